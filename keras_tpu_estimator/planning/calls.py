@@ -70,11 +70,8 @@ _OPTIONS: tuple[Mapping[str, Any], ...] = (
 
 
 def fitting_options(call: Call, fits: Fits) -> Mapping[str, Any]:
-    """Returns the first options by which a call of `train` fits, or none.
-
-    Args:
-        call: A call whose program does not fit.
-        fits: Compiles a call, and returns whether it fits.
+    """Returns the first options by which a call of `train` that does not fit would fit,
+    or none.
     """
     if call.mode != ModeKeys.TRAIN or not call.context.mode_devices.use_tpu:
         return {}

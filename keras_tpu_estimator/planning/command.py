@@ -65,18 +65,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The command line after the command's name; arguments after "--"
-            belong to the script.
-
-    Returns:
-        The exit status: 0 for success, 1 if a program does not compile or the script
-        fails, 2 if the script calls no estimator.
-
-    Raises:
-        Exception: The script raised it before its first call of an estimator.
+    """Runs the command, and returns 0 for success, 1 if a program does not compile or
+    the script fails, and 2 if the script calls no estimator.
     """
     parser = _parser(name)
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -136,9 +126,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
 def _parsed(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parses arguments; those after SCRIPT belong to the script.
-
-    Only `--topology` and `--save` may also follow it.
+    """Parses arguments; those after SCRIPT belong to the script, except `--topology`
+    and `--save`.
     """
     before: list[str] = []
     while arguments and arguments[0].startswith("-"):

@@ -73,24 +73,8 @@ def laid_out(
     count: int = 5,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> Layout:
-    """Compiles a program that does not fit again, and reads the layout that XLA dumps.
-
-    XLA's error contains only the size. Before it fails, XLA dumps the program and its
-    buffers.
-
-    Args:
-        count: The maximum number of distinct arrays. Defaults to 5.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> core = topologies.parse("v5e:1x1").machine().first
-    >>> core = jax.sharding.SingleDeviceSharding(core)
-    >>> x = jax.ShapeDtypeStruct((2**20, 2**18), "float32", sharding=core)
-    >>> lowered = jax.jit(lambda x: jnp.sort(x) + x[::-1]).lower(x)
-    >>> compiling.laid_out(lowered).used > 2**40
-    True
+    """Compiles a program that does not fit again, and reads the layout that XLA dumps
+    before it fails, because XLA's error contains only the size.
     """
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {
@@ -149,29 +133,8 @@ def compiled(
     quick: bool = False,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> jax.stages.Compiled:
-    """Compiles a program.
-
-    Args:
-        lowered: The program, lowered for devices of the topology.
-        arguments: Pytrees of shapes with shardings by kind; the kind "input" depends on
-            the batch. Defaults to `None`: an error suggests no batch size.
-        batch_size: The batch size of a step. Defaults to `None`: an error suggests no
-            batch size.
-        quick: Whether to optimize less. Defaults to `False`.
-        in_graph: As in `SourceLines`. Defaults to `None`.
-
-    Raises:
-        DoesNotFitError: The program needs more memory than a core has.
-        CompileError: The compiler rejects the program for another reason.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> topology = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
-    >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
-    >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), topology)
+    """Compiles a program; an error suggests a batch size only if `arguments`, of which
+    the kind "input" depends on the batch, and `batch_size` are given.
     """
     settings = topology.compiler_options | (topology.quick_options if quick else {})
     try:
@@ -188,22 +151,8 @@ def compiled(
 
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
-    """Lowers a program.
-
-    Raises:
-        CompileError: JAX cannot lower an operation for these devices.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> topology = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
-    >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
-    >>> compiling.lowered(jax.jit(jnp.linalg.eigvals).trace(x))
-    Traceback (most recent call last):
-    ...
-    keras_tpu_estimator.errors.CompileError: ... rejects ... 'eig' ...
+    """Lowers a program, or raises `CompileError` if JAX cannot lower an operation for
+    these devices.
     """
     try:
         return traced.lower()
@@ -217,9 +166,8 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
-    """Disables JAX's compilation cache in a `with` block.
-
-    JAX cannot read cache entries for devices that do not exist.
+    """Disables JAX's compilation cache, which cannot read entries for devices that do
+    not exist, in a `with` block.
     """
     settings = jax.config.values
     if not (
@@ -239,9 +187,8 @@ def without_cache() -> Iterator[None]:
 
 
 def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
-    """Returns the user's file and line of an operation.
-
-    If several nested functions contain it, returns the innermost user line.
+    """Returns the user's file and line of an operation, the innermost one if several
+    nested functions contain it.
     """
     for equation in jaxpr.eqns:
         inner = (
@@ -271,9 +218,7 @@ def _too_large(
 
 
 def _needed(said: str) -> tuple[int, int] | None:
-    """Parses the bytes that a program needs and can use from a message, if it
-    has them.
-    """
+    """Parses the bytes that a program needs and can use, if the message has them."""
     found = _TOO_LARGE.search(said) if "RESOURCE_EXHAUSTED" in said else None
     if not found:
         return None
@@ -293,9 +238,7 @@ def _fitting(
     held: Mapping[str, Held],
     topology: DeviceTopology,
 ) -> int | None:
-    """Estimates a batch size that fits, assuming that all memory but the model scales
-    with it.
-    """
+    """Estimates a batch size that fits if all memory but the model scales with it."""
     if not held:
         return None
     model = sum(each.real for kind, each in held.items() if kind != "input")
@@ -320,19 +263,8 @@ def _refused(said: str) -> CompileError:
 
 @contextlib.contextmanager
 def progress(report: Callable[[str], object], what: str) -> Iterator[None]:
-    """Reports how long a `with` block has taken so far.
-
-    The first line appears after ten seconds, and the next whenever the time has
-    doubled.
-
-    Args:
-        report: Receives a line.
-        what: The subject of the line.
-
-    Example:
-
-    >>> with progress(print, "Compiling mode 'train'"):
-    ...     pass  # It ends before the first line.
+    """Reports how long a `with` block has taken so far: after ten seconds, and then
+    whenever the time has doubled.
     """
     is_over, begun = threading.Event(), time.monotonic()
 

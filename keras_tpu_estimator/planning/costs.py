@@ -68,13 +68,8 @@ class Roofline:
 def roofline(
     chip: Chip, flops: float, moved: float, sent: float, cycles: float | None
 ) -> Roofline:
-    """Returns the roofline of a step on one core.
-
-    Args:
-        flops: Floating point operations of the core.
-        moved: Bytes that the core reads from its main memory and writes to it.
-        sent: Bytes that the core sends.
-        cycles: Cycles by the compiler's estimate.
+    """Returns the roofline of a step on one core, from the bytes that the core moves
+    from and to its main memory and sends.
     """
     core = chip.core
     return Roofline(
@@ -261,20 +256,7 @@ def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
 
 
 def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Returns the operations that call Python on the host, each once.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import costs, hlo, loops
-    >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> token[] {
-    ...   %x = f32[2]{0} parameter(0)
-    ...   %t = token[] after-all()
-    ...   ROOT %s = (f32[2], u32[], token[]) send(%x, %t), \
-    is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
-    ... }''')
-    >>> costs.callbacks(loops.split(module, 1).step)
-    ('debug_print of dense',)
-    """
+    """Returns the operations that call Python on the host, each once."""
     return tuple(
         dict.fromkeys(
             str(operations.of(run.instruction))

@@ -43,11 +43,11 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @contextlib.contextmanager
 def shown_devices(topology: DeviceTopology) -> Iterator[None]:
-    """Makes JAX report the cores and hosts of a topology in a `with` block.
+    """Makes JAX report the cores and hosts of a topology, simulated by the CPU, in a
+    `with` block.
 
-    A script may choose its batch size by `jax.device_count()`. The CPU simulates the
-    cores, and nothing runs on them. If JAX has already started, it keeps its devices
-    and a warning is logged. This process is the first host, and waits for no others.
+    This process is the first host, and waits for no others. If JAX has already started,
+    it keeps its devices and a warning is logged.
     """
     if "JAX_PLATFORMS" not in os.environ:
         # The plan does not use the devices of this machine.
@@ -104,11 +104,7 @@ def _functions(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ByIdentity:
-    """An object that is compared by identity and kept alive.
-
-    Attributes:
-        value: The object.
-    """
+    """An object that is compared by identity and kept alive."""
 
     value: object
 
@@ -128,9 +124,7 @@ class _Estimator:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the script still references the estimator, and therefore its
-        arrays.
-        """
+        """Whether the script still references the estimator, and thus its arrays."""
         return self._context() is not None
 
     def __eq__(self, other: object) -> bool:
@@ -144,13 +138,7 @@ class _Estimator:
 
 @dataclasses.dataclass(frozen=True)
 class _Key:
-    """A key that is equal for calls that are planned once.
-
-    Attributes:
-        context: The estimator.
-        mode: A value of `ModeKeys`.
-        program: A value that is equal for calls that run the same program.
-    """
+    """A key that is equal for calls that are planned once."""
 
     context: _Estimator
     mode: str

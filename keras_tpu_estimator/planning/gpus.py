@@ -50,14 +50,7 @@ class Gpu:
 
     @property
     def target(self) -> str:
-        """The same properties in XLA's text format.
-
-        Example:
-
-        >>> from keras_tpu_estimator.planning.gpus import GPUS
-        >>> "core_count: 132" in GPUS["h100"].target
-        True
-        """
+        """The same properties in XLA's text format."""
         major, minor = self.capability
         values = {
             "threads_per_block_limit": 1024,
@@ -273,14 +266,7 @@ def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
 
 
 def is_installed() -> bool:
-    """Returns whether JAX will find its plugin for CUDA.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import gpus
-    >>> isinstance(gpus.is_installed(), bool)
-    True
-    """
+    """Returns whether JAX will find its plugin for CUDA."""
     return importlib.util.find_spec("jax_plugins") is not None and any(
         importlib.util.find_spec(f"jax_plugins.{name}") for name in _PLUGINS
     )

@@ -212,9 +212,8 @@ class Instruction:
 
     @property
     def cycles(self) -> float | None:
-        """The compiler's estimate; infinite if XLA marks it as missing.
-
-        `None` for instructions without one, which take no time.
+        """The compiler's estimate: infinite if XLA marks it as missing; `None` for
+        instructions without one, which take no time.
         """
         found = _CYCLES.search(self.text)
         if found is None:
@@ -377,9 +376,7 @@ def _elements(
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Returns the position after the parenthesis that closes the one at
-    `start`, or -1.
-    """
+    """Returns the position after the closing parenthesis of that at `start`, or -1."""
     depth = 0
     for position in range(start, len(text)):
         if text[position] == "(":

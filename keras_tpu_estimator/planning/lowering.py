@@ -69,20 +69,11 @@ class LoweredLoop:
         machine: Machine,
         steps: int | None = None,
     ) -> Self:
-        """Lowers the loop of a call of `train`, `evaluate` or `predict`.
+        """Lowers the loop of a call of `train`, `evaluate` or `predict`, from one batch
+        of the input, and computes nothing.
 
-        Reads one batch of the input, and computes nothing.
-
-        Args:
-            machine: The devices. PREDICT uses only those of its host, because each host
-                predicts separately.
-            steps: The number of steps of the call, which limits the steps that are
-                staged ahead. Defaults to `None`, for no limit.
-
-        Raises:
-            ValueError: Settings, model, input and machine do not match, or the input is
-                empty.
-            CompileError: JAX cannot lower an operation for these devices.
+        PREDICT uses only its host's devices, because each host predicts separately.
+        `steps` limits the steps that are staged ahead.
         """
         context = _on(context, mode, machine)
         if machine.num_hosts > 1 and mode != ModeKeys.PREDICT:
@@ -142,9 +133,8 @@ class LoweredLoop:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of an evaluation's results beside loss and global step.
-
-        Empty if `metric_fn` fails for zeros.
+        """The names of an evaluation's results beside loss and global step; empty if
+        `metric_fn` fails for zeros.
         """
         if self.step.mode != ModeKeys.EVAL:
             return ()
@@ -169,12 +159,8 @@ def signature(
     machine: Machine,
     steps: int | None = None,
 ) -> Hashable:
-    """Returns a key that is equal for calls that run the same program.
-
-    Reads one batch of the input, and traces nothing.
-
-    Raises:
-        ValueError: Settings, input and machine do not match.
+    """Returns a key that is equal for calls that run the same program; reads one batch
+    of the input, and traces nothing.
     """
     context = _on(context, mode, machine)
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
@@ -200,9 +186,7 @@ def _on(context: EstimatorContext, mode: str, machine: Machine) -> EstimatorCont
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
 ) -> tuple[Step, PyTree, int]:
-    """Returns a step of TRAIN or EVAL, its stacked input, and the parts staged
-    ahead.
-    """
+    """Returns a TRAIN or EVAL step, its stacked input, and the parts staged ahead."""
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_replicated = pipeline.take(1), pipeline.is_replicated
     if batch is None:

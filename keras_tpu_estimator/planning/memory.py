@@ -99,12 +99,7 @@ def of(
     arguments: Mapping[str, PyTree],
     limit: int,
 ) -> Memory:
-    """Returns the memory of a program.
-
-    Args:
-        arguments: Pytrees of shapes with shardings, by kind.
-        limit: Bytes that a program can use on a core.
-    """
+    """Returns the memory of a program, whose arguments are shapes with shardings."""
     kinds = held(arguments, module)
     stats = compiled.memory_analysis()
     if stats is None:
@@ -122,13 +117,7 @@ def of(
 
 
 def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, Held]:
-    """Returns the sizes of arguments on each core.
-
-    Args:
-        arguments: Pytrees of shapes with shardings, by kind.
-        module: The program that contains the padding of its arguments, or `None` if it
-            is unknown.
-    """
+    """Returns the sizes of arguments, with the padding in the module, on each core."""
     padded = {
         _key(dtype_name(array.dtype), array.shape): array
         for array in (module and module.parameters) or ()
@@ -141,8 +130,6 @@ def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, He
 
 def total(each: Iterable[Held]) -> Held:
     """Returns the sum of several sizes.
-
-    Example:
 
     >>> total([Held(30, 32), Held(5, 8)])
     Held(logical=35, real=40)
@@ -205,11 +192,7 @@ class Allocation:
 def largest(
     module: Module, runs: Iterable[Run], count: int = 5
 ) -> tuple[Allocation, ...]:
-    """Returns the largest arrays that instructions make in a chip's main memory.
-
-    Args:
-        count: The maximum number of distinct arrays. Defaults to 5.
-    """
+    """Returns the largest distinct arrays that instructions make in main memory."""
     found = [
         (array, run.instruction)
         for run in runs
@@ -234,15 +217,7 @@ def largest(
 
 
 def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
-    """Merges equal arrays into one with their count, in the same order.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning.operations import Operation
-    >>> one = Allocation(Operation("dense", "add"), "float32", (2**20,), 2**22)
-    >>> [str(each) for each in counted([one, one])]
-    ['2 x 4.0 MiB: add of dense, float32[1048576]']
-    """
+    """Merges equal arrays into one with their count, in the same order."""
     counts = collections.Counter(allocations)
     return tuple(
         dataclasses.replace(each, count=each.count * times)
@@ -251,12 +226,7 @@ def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
 
 
 def of_instruction(module: Module, instruction: Instruction, size: int) -> Allocation:
-    """Returns the largest array that an instruction makes, with the size of its buffer.
-
-    Args:
-        instruction: An instruction that returns at least one array.
-        size: Bytes of the buffer.
-    """
+    """Returns the largest of an instruction's arrays, with the size of its buffer."""
     array = max(instruction.type, key=lambda array: array.padded_bytes)
     return dataclasses.replace(_of_array(module, instruction, array), bytes=size)
 

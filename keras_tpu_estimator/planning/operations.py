@@ -54,15 +54,8 @@ def origin(module: Module, instruction: Instruction) -> Instruction:
 
 
 def carried_origin(module: Module, body: Computation, name: str) -> Instruction | None:
-    """Returns the origin of a result that a loop carries to its next round.
-
-    Args:
-        body: The body of the loop.
-        name: The instruction with the result.
-
-    Returns:
-        A named instruction; `None` if the result is not carried, or its origin has no
-        name.
+    """Returns the origin of a result that a loop carries to its next round; `None` if
+    it is not carried or its origin has no name.
     """
     given = next((i for i in body.instructions if i.opcode == "parameter"), None)
     if body.root is None or given is None or name not in body.root.operands:

@@ -254,9 +254,8 @@ def _advising(
 def _with_batch_size(
     error: DoesNotFitError, call: Call, topology: DeviceTopology, options: PlanOptions
 ) -> DoesNotFitError:
-    """Returns the error with a batch size that fits, if one is found.
-
-    Compiles the estimated size. If it does not fit, compiles the next estimate.
+    """Returns the error with a batch size that fits, found by compiling estimates in
+    turn, if there is one.
     """
     size = error.batch_size
     if not size or call.batch_size is None:
@@ -280,14 +279,8 @@ def _with_batch_size(
 def _with_others(
     found: StepCost, topology: DeviceTopology, kept: Mapping[str, Held], ahead: int
 ) -> StepCost:
-    """Adds the other arrays on a core to the memory of a program.
-
-    Args:
-        kept: The arrays that earlier calls leave, by kind.
-        ahead: The number of further inputs of the same size.
-
-    Raises:
-        DoesNotFitError: The program fits only without them.
+    """Adds the other arrays on a core, among them `ahead` further inputs, to a
+    program's memory, or raises `DoesNotFitError` if it fits only without them.
     """
     given = found.memory.arguments.get("input", Held(0, 0))
     beside = dict(kept)

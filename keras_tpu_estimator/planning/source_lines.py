@@ -123,12 +123,8 @@ class SourceLines:
         )
 
     def of(self, text: str) -> SourceLine | None:
-        """Returns the innermost line of the user's functions for an instruction.
-
-        Returns `None` if this package made the instruction.
-
-        Args:
-            text: The attributes of an instruction.
+        """Returns the innermost line of the user's functions in an instruction's
+        attributes; `None` if this package made the instruction.
         """
         named = _OP_NAME.search(text)
         in_graph = graph_name(named[1]) if named else None

@@ -116,23 +116,8 @@ class DeviceTopology(Protocol):
 
 @functools.cache
 def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
-    """Returns the devices of a topology, which compile programs but cannot run them.
-
-    Returns the same devices in each call.
-
-    Args:
-        topology: Its name in libtpu, such as "v5e:4x4".
-        **options: Options of libtpu beside the name.
-
-    Raises:
-        ModuleNotFoundError: libtpu is not installed.
-        ValueError: libtpu does not support the topology.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> len(topologies.libtpu_devices("v5e:2x2"))
-    4
+    """Returns the devices of a topology, the same in each call, which compile programs
+    but cannot run them.
     """
     if not is_libtpu_installed():
         raise ModuleNotFoundError(
@@ -154,14 +139,7 @@ def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
 
 
 def is_libtpu_installed() -> bool:
-    """Returns whether JAX will find libtpu.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> topologies.is_libtpu_installed()
-    True
-    """
+    """Returns whether JAX will find libtpu."""
     return (
         "TPU_LIBRARY_PATH" in os.environ
         or importlib.util.find_spec("libtpu") is not None
@@ -334,17 +312,7 @@ def parse_each(names: Sequence[str]) -> tuple[DeviceTopology, ...]:
 
 @functools.cache
 def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
-    """Returns the shapes of slices of a kind, starting with the smallest.
-
-    Args:
-        kind: The kind of a chip, such as "v4".
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> topologies.shapes("v6e")[:3]
-    ((1, 1), (2, 2), (2, 4))
-    """
+    """Returns the shapes of slices of a kind, such as "v4", smallest first."""
     if kind not in _MOST_CHIPS:
         return _FLAT_SHAPES
     most = _MOST_CHIPS[kind]

@@ -203,14 +203,7 @@ def _size(arrays: tuple[ArrayType, ...]) -> int:
 
 
 def is_product(target: str) -> bool:
-    """Returns whether `product_flops` counts calls of a library function.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import work
-    >>> work.is_product("__cublas$gemm")
-    True
-    """
+    """Returns whether `product_flops` counts calls of a library function."""
     return target in _PRODUCTS or target in _CONVOLUTIONS
 
 
@@ -346,10 +339,8 @@ def collectives(
 
 
 def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
-    """Yields each collective once, although several fusions may contain it.
-
-    The fusion that starts it, those that compute meanwhile, and the one that ends it
-    all contain it.
+    """Yields each collective once, although the fusion that starts it, those that
+    compute meanwhile and the one that ends it all contain it.
     """
     seen = set()
     for run in runs:

@@ -35,14 +35,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 def agreed(
     hosts: Hosts, model_dir: str | None, seed: int | None
 ) -> tuple[str, int | None]:
-    """Returns a directory and a seed that are equal on all hosts.
-
-    Args:
-        model_dir: The user's directory, or `None` for a temporary one that the
-            chief makes.
-        seed: The user's seed, or `None` for a seed from the chief. A single host
-            does not need a seed.
-    """
+    """Returns the user's directory and seed, or the chief's, equal on all hosts."""
     with hosts.call("a TPUEstimator") as call:
         directory = model_dir or call.from_chief(_temporary_dir)
         if seed is None and hosts.are_several:
@@ -59,8 +52,7 @@ def _temporary_dir() -> str:
 class SameEdits:
     """Checksums of the values assigned since the last comparison of hosts.
 
-    Args:
-        subject: The call, as a verb.
+    `subject` is the call, as a verb.
     """
 
     def __init__(self, subject: str):
@@ -69,11 +61,7 @@ class SameEdits:
         self._checksums: dict[str, int] = {}
 
     def note(self, assigned: Mapping[str, Any]) -> None:
-        """Adds the values that user code assigns.
-
-        Args:
-            assigned: Values by path, before they are on the cores.
-        """
+        """Adds the values that user code assigns, before they are on the cores."""
         for path, value in assigned.items():
             before = self._checksums.get(path, 0)
             self._checksums[path] = zlib.crc32(_content(value), before)
@@ -93,11 +81,7 @@ class SameEdits:
         self._checksums = {}
 
     def error(self, facts: Sequence[Mapping[str, Any]]) -> ValueError:
-        """Returns the error for different values.
-
-        Args:
-            facts: The checksums of each host.
-        """
+        """Returns the error for different values, given the checksums of each host."""
         paths = sorted({path for each in facts for path in each})
         unlike = [p for p in paths if len({each.get(p) for each in facts}) > 1]
         received = "; ".join(
@@ -113,11 +97,7 @@ class SameEdits:
 
 
 def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
-    """Makes hosts compare, at each exchange, the values that user code assigns.
-
-    Args:
-        subject: The call, as a verb.
-    """
+    """Makes hosts compare, at each exchange, the values that user code assigns."""
     if call.is_with_others:
         edits = SameEdits(subject)
         values.on_edit = edits.note
@@ -148,11 +128,7 @@ def _content(value: Any) -> bytes:
 def check_same_model(
     call: HostExchange, values: Mapping[str, jax.Array], is_new: bool
 ) -> None:
-    """Checks that variables, and initial values, are equal on all hosts.
-
-    Args:
-        is_new: Whether the values are initial values, instead of a checkpoint's.
-    """
+    """Checks that variables, and new values of them, are equal on all hosts."""
     if not call.is_with_others:
         return
     shapes = {path: (v.shape, str(v.dtype)) for path, v in values.items()}
@@ -179,13 +155,10 @@ def _checksum(values: Mapping[str, jax.Array]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class AgreedBatch:
-    """The next steps on all hosts.
+    """The next steps on all hosts, or if `is_part` this host's part of them.
 
-    Attributes:
-        is_part: Whether each host has another part of the same steps.
-        room: The usual number of such steps in one program.
-        sizes: The number of examples of each host if parts are padded to one
-            size. Defaults to none.
+    `room` is the usual number of such steps in one program. `sizes` are the hosts'
+    numbers of examples if parts are padded to one size.
     """
 
     stacked: StackedSteps
@@ -217,16 +190,9 @@ class AgreedSteps:
         self._specs: dict[Any, ElementSpec] = {}
 
     def take(self, steps: int) -> AgreedBatch | None:
-        """Returns up to `steps` steps, or `None` at the end of the input.
+        """Returns up to `steps` steps, a number that is equal on all hosts, or `None`.
 
         Training ends when the input of the first host ends.
-
-        Args:
-            steps: A number that is equal on all hosts.
-
-        Raises:
-            HostError: Another host has failed, is gone or does not answer.
-            ValueError: The batches of hosts differ in more than their size.
         """
         stacked = self._read(steps)
         if not self._are_several:
@@ -307,11 +273,7 @@ class AgreedSteps:
         return AgreedBatch(StackedSteps(*both), True, 1, tuple(sizes))
 
     def _without_examples(self, part: PyTree) -> PyTree:
-        """Returns the batches of the hosts without their examples.
-
-        A host without a batch learns its structure, and the tensors that examples
-        share.
-        """
+        """Returns the structure and shared tensors of all hosts' batches."""
         own = None if part is None else map_batched(lambda leaf: leaf[:, :0], part)
         reports = self._exchange.gather_bytes(packing.to_bytes(own))
         # Earlier batches have the same structure.

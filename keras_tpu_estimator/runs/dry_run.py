@@ -13,7 +13,7 @@ Predictions = Generator[Predicted, None, None]
 
 
 class DryRun(Protocol):
-    """Receives the calls of all estimators, without computing anything."""
+    """A receiver of the calls of all estimators, which computes nothing."""
 
     def train(
         self,
@@ -44,11 +44,7 @@ _running: list[DryRun] = []
 
 
 def running() -> DryRun | None:
-    """Returns the active dry run, or `None`.
-
-    Raises:
-        RuntimeError: The process that started this one has a dry run.
-    """
+    """Returns the active dry run, or raises an error if the parent process has one."""
     if _running:
         return _running[-1]
     if _PLANNED in os.environ:
@@ -63,14 +59,7 @@ def running() -> DryRun | None:
 
 @contextlib.contextmanager
 def replacing_calls(dry_run: DryRun) -> Iterator[None]:
-    """Passes all calls in a `with` block to a dry run.
-
-    Example:
-
-    >>> from keras_tpu_estimator.runs import dry_run
-    >>> print(dry_run.running())
-    None
-    """
+    """Passes all calls in a `with` block to a dry run."""
     _running.append(dry_run)
     before = os.environ.get(_PLANNED)
     os.environ[_PLANNED] = "1"

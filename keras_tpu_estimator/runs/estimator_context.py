@@ -86,9 +86,6 @@ class EstimatorContext:
     """A user's functions and settings, and the objects that are made from them once.
 
     Attributes:
-        params: The user's hyperparameters.
-        mode_devices: The devices of each mode.
-        warm_start: As in `TPUEstimator`, or `None`.
         log_every: The number of steps between logged metrics, or `None`.
         seed: The seed of initial values and random layers; may be `None` on a
             single host.
@@ -119,8 +116,8 @@ class EstimatorContext:
     def steps_between_hooks(self) -> int:
         """The number of steps between calls of a hook with unknown period.
 
-        As in TensorFlow, it is the default number of steps of a loop on a TPU, and
-        one elsewhere.
+        As in TensorFlow, it is the default number of steps of a loop on a TPU, and one
+        elsewhere.
         """
         if not self.mode_devices.use_tpu:
             return 1
@@ -180,12 +177,7 @@ class EstimatorContext:
     def metric_writer(
         self, directory: str | None = None, prefix: str = ""
     ) -> SeveralWriters:
-        """Returns the writers of the metrics for one directory.
-
-        Args:
-            directory: The directory. Defaults to `model_dir`.
-            prefix: As in `MetricWriter.at`. The default is for training.
-        """
+        """Returns the writers for one directory, by default those of training."""
         chosen = self.config.metric_writers
         if self.config.fast_dev_run:  # Other services must not receive its metrics.
             chosen = ChosenWriters(("tensorboard", "jsonl"))
@@ -204,11 +196,7 @@ class EstimatorContext:
         return name or self.front_end.checkpoint_format
 
     def check_together(self, call: HostExchange, **arguments: Any) -> None:
-        """Checks that all hosts make the same call.
-
-        Args:
-            **arguments: The arguments of the call that must be equal.
-        """
+        """Checks that all hosts make the same call, with equal arguments."""
         if not self.hosts.are_several:
             return
         self.check_uses_all(self.hosts.count)
@@ -223,11 +211,7 @@ class EstimatorContext:
         )
 
     def check_uses_all(self, hosts: int) -> None:
-        """Checks that several hosts train one model together.
-
-        Raises:
-            ValueError: Each would train separately.
-        """
+        """Raises an error if each of several hosts would train a separate model."""
         if self.mode_devices.cores.are_on_hosts:
             return
         raise ValueError(
@@ -239,12 +223,7 @@ class EstimatorContext:
         )
 
     def latest_checkpoint(self) -> str | None:
-        """Returns the prefix of the latest complete checkpoint, or `None`.
-
-        Raises:
-            ValueError: All checkpoints are corrupt, or the `checkpoint` file
-                names none of them.
-        """
+        """Returns the prefix of the latest complete checkpoint, or `None`."""
         with self.hosts.busy(_READS):
             latest = latest_checkpoints.latest_intact(self.model_dir)
             if latest is None:
@@ -252,12 +231,7 @@ class EstimatorContext:
             return latest
 
     def latest_of_all(self, call: HostExchange) -> str | None:
-        """Returns the latest checkpoint on several hosts, which share its reading.
-
-        Raises:
-            ValueError: As in `latest_checkpoint`, or hosts see different
-                checkpoints.
-        """
+        """Returns the latest checkpoint, which must be the same one on all hosts."""
         if not self.hosts.are_several:
             return self.latest_checkpoint()
 
@@ -326,13 +300,10 @@ class EstimatorContext:
         room: int = 1,
         start: Position | None = None,
     ) -> Pipeline:
-        """Returns the input of one call.
+        """Returns the input of one call, of all steps or of `steps`.
 
-        Args:
-            steps: The number of steps, or `None` for all.
-            chunk: The number of steps to read at once.
-            room: The number of steps that a device program has room for.
-            start: The position at which to continue, or `None`.
+        `chunk` is the number of steps to read at once, and `room` the number of steps
+        that a device program has room for. The input continues at the position `start`.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
         request = self.mode_devices.request(
@@ -374,10 +345,7 @@ class EstimatorContext:
         return read
 
     def reading_again(self, run: Callable[[], T]) -> T:
-        """Returns the result of a call, which starts again if the host must compute.
-
-        See `NeedsHostError`.
-        """
+        """Returns the result of a call, which starts again after `NeedsHostError`."""
         try:
             return run()
         except NeedsHostError:

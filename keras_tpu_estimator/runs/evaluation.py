@@ -56,11 +56,7 @@ OpenValues = Callable[[Step, bool], contextlib.AbstractContextManager[RunState]]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The arguments of one `evaluate`.
-
-    Attributes:
-        steps: The number of batches to evaluate, or `None` for all.
-    """
+    """The arguments of one `evaluate`."""
 
     context: EstimatorContext
     input_fn: InputFn
@@ -77,12 +73,7 @@ class Evaluation:
         hooks: Iterable[Hook] | None,
         name: str | None,
     ) -> Self:
-        """Returns the arguments of `evaluate` after checks.
-
-        Raises:
-            ValueError: An argument has a wrong value.
-            TypeError: An argument has a wrong type.
-        """
+        """Returns the arguments of `evaluate` after checking their types and values."""
         steps = checks.whole_steps("steps", steps, context.mode_devices.use_tpu)
         paths.check_folder_name("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
@@ -180,11 +171,7 @@ class Evaluation:
 class EvaluationLoop:
     """The runs of the device loop in one `evaluate`, with their hooks.
 
-    Args:
-        steps: The requested number of steps, or `None`.
-
-    Attributes:
-        recorded: The summaries that `host_call` recorded without a writer.
+    `recorded` has the summaries that `host_call` recorded without a writer.
     """
 
     def __init__(
@@ -224,9 +211,7 @@ class EvaluationLoop:
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
-        Returns:
-            The metrics and the mean loss over examples in the order of their
-            names, then the global step.
+        The global step follows the metrics and the mean loss over examples.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
@@ -313,11 +298,5 @@ class EvaluationLoop:
 
 
 def eval_dir(model_dir: str, name: str | None) -> str:
-    """Returns the directory of an evaluation's results.
-
-    Example:
-
-    >>> eval_dir("run", "test")
-    'run/eval_test'
-    """
+    """Returns the directory of an evaluation's results, such as `run/eval_test`."""
     return os.path.join(model_dir, f"eval_{name}" if name else "eval")

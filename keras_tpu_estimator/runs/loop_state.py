@@ -37,20 +37,14 @@ LOSS = "loss"
 class LoopState:
     """The values that hooks may fetch, which the loop updates.
 
-    Args:
-        steps: The number of steps, or `None` if it is unknown.
-
     Attributes:
         step: The global step after the last part of which `ran` was called. The
             next part may have started.
         losses: The losses of the last loop, as `DeviceLoop.run` returns them for
             each part.
-        fetched: The tensors that hooks requested, by name.
         reports: Numbers of the last step to report, by name.
-        summaries: The summaries of `model_fn` in the last step, on the devices.
         outputs: Other values of the last run for callbacks, by name.
         last_step: The global step to stop at, or `None` if it is unknown.
-        loops: The number of loops, or `None` if it is unknown.
         made_at: The time, by `time.monotonic`, when the last part was complete.
         graph: The TensorFlow graph that made `fetched`, or `None`.
     """
@@ -84,12 +78,7 @@ class LoopState:
         self._begins_loop = True
 
     def ran(self, losses: StepValues, outputs: Outputs) -> None:
-        """Records a started part of a loop, after waiting for the previous one.
-
-        Args:
-            losses: The losses of its steps.
-            outputs: Its other outputs.
-        """
+        """Records a started part of a loop, after waiting for the previous one."""
         # The devices must hold the data of few parts.
         self.wait()
         self.step = self.values.step
@@ -107,15 +96,7 @@ class LoopState:
         self.summaries = outputs[SUMMARIES]
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name.
-
-        Args:
-            name: `"global_step"`, `"loss"`, the path of a variable, or the
-                name of a tensor that was requested before the run.
-
-        Raises:
-            KeyError: The name does not exist.
-        """
+        """Returns a variable, a requested tensor, `"loss"` or `"global_step"`."""
         if name == LOSS:
             return self.loss(self.losses)
         if name == GLOBAL_STEP:
@@ -126,11 +107,7 @@ class LoopState:
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
 
     def loss(self, losses: Sequence[StepValues]) -> Any:
-        """Returns `"loss"` after a run: the mean over examples so far.
-
-        Args:
-            losses: The attribute `losses` after that run.
-        """
+        """Returns `"loss"` after a run with these losses: the mean over examples."""
         return np.asarray(losses[-1], "float32")[-1]
 
     def mean_loss(self, losses: Sequence[StepValues]) -> float:
@@ -140,8 +117,7 @@ class LoopState:
     def note_if_made(self) -> None:
         """Records the time if the devices have completed the last part.
 
-        The host may check again much later, because a CPU can run the next part
-        before it returns.
+        It must be called early, because a CPU can run the next part before it returns.
         """
         rows = self._newest_losses.rows
         is_made = not isinstance(rows, jax.Array) or rows.is_ready()  # type: ignore[attr-defined]
@@ -149,11 +125,7 @@ class LoopState:
             self._is_made, self.made_at = True, time.monotonic()
 
     def wait(self) -> None:
-        """Waits until the devices have completed the last part of a loop.
-
-        Raises:
-            CutIntegersError: Its steps computed integers that do not fit 32 bits.
-        """
+        """Waits until the devices complete the last part, and checks its integers."""
         jax.block_until_ready(self._newest_losses.rows)
         self.note_if_made()
         check_not_truncated(self._cut)
@@ -186,10 +158,8 @@ class LoopState:
 class TrainingState(LoopState):
     """The values that hooks may fetch in `train`, with one loss for each step.
 
-    Args:
-        is_mean: Whether `"loss"` is the mean over a loop instead of the last
-            step's loss. In both cases it is NaN if any step's loss is NaN.
-        metrics: The metrics of training.
+    If `is_mean` is set, `"loss"` is the mean over a loop instead of the last step's
+    loss. In both cases it is NaN if any step's loss is NaN.
     """
 
     def __init__(
@@ -223,20 +193,12 @@ class TrainingState(LoopState):
 
 
 class EvaluationState(LoopState):
-    """The values that hooks may fetch in `evaluate`.
-
-    Attributes:
-        batches: The number of evaluated batches.
-    """
+    """The values that hooks may fetch in `evaluate`, such as the number of batches."""
 
     batches = 0
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name.
-
-        Raises:
-            KeyError: The name does not exist.
-        """
+        """Returns the value of a name, which may be that of the number of batches."""
         if name == EVAL_STEP and name not in self.fetched:
             return np.int64(self.batches)
         return super().fetch(name)
@@ -249,11 +211,7 @@ class PredictionState(LoopState):
     """
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name.
-
-        Raises:
-            KeyError: The name does not exist.
-        """
+        """Returns the value of a name, or raises `KeyError`."""
         # Hooks count by the global step, even if a prediction has its name.
         if name in self.fetched and name != GLOBAL_STEP:
             return self.fetched[name]
@@ -298,14 +256,7 @@ class LiveModel:
         return self._loop_state.loops
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name, with the user's number of rows.
-
-        Args:
-            name: As in `LoopState.fetch`.
-
-        Raises:
-            KeyError: The name does not exist.
-        """
+        """Returns the value of `LoopState.fetch`, with the user's number of rows."""
         value = self._loop_state.fetch(name)
         rows = self._context.runtime.program.store.rows
         # Another value may have the name of a variable.
@@ -346,12 +297,7 @@ def hooks_around(
     loop_state: LoopState,
     graph: Any = None,
 ) -> HookList:
-    """Returns the hooks of one call, with a session.
-
-    Args:
-        hooks: Hooks and Keras callbacks.
-        graph: As in `Step`.
-    """
+    """Returns the hooks and Keras callbacks of one call, with a session."""
     live = LiveModel(context, loop_state)
     session = Session(live.fetch, live, loop_state.wait, graph)
     return HookList(with_callbacks(hooks), session)

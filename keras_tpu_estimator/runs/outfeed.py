@@ -24,15 +24,10 @@ from keras_tpu_estimator.files.summary.writer import integer_step
 
 
 class Outfeed:
-    """Passes results to a function on a separate thread, in order.
+    """A queue that passes results to a function on a separate thread, in order.
 
-    Args:
-        consume: Receives the arguments of each `put`.
-        depth: The maximum number of waiting results.
-
-    Raises:
-        Exception: The next `put`, or the end of the `with` block, raises an
-            error of `consume`.
+    At most `depth` results wait. The next `put`, or the end of the `with` block, raises
+    an error of `consume`.
     """
 
     def __init__(self, consume: Callable[..., None], depth: int = 2):
@@ -67,8 +62,7 @@ class Outfeed:
 class TrainingMetrics:
     """The `train_metrics` of one `train`, with separate counts for each reader.
 
-    Args:
-        outfeed: The outfeed whose thread calls `update`.
+    The thread of `outfeed` calls `update`.
     """
 
     def __init__(self, metrics: HostMetrics | None, outfeed: Outfeed):
@@ -77,11 +71,7 @@ class TrainingMetrics:
         self._counted: list[HostMetrics] = []
 
     def update(self, steps: PyTree) -> None:
-        """Adds some steps to all counts.
-
-        Args:
-            steps: As in `HostMetrics.update`.
-        """
+        """Adds steps, as in `HostMetrics.update`, to all counts."""
         for metrics in self._counted:
             metrics.update(steps)
 
@@ -95,7 +85,7 @@ class TrainingMetrics:
 
 
 class _Counts:
-    """Counts that another thread reads than the one that updates them."""
+    """Counts that one thread updates and another one reads."""
 
     def __init__(self, metrics: HostMetrics, outfeed: Outfeed):
         self._metrics = metrics
@@ -128,15 +118,11 @@ class OwnSummaries(Protocol):
     """The destination of summaries that a `host_call` records without a writer."""
 
     def at(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context that receives the summaries of one call.
-
-        Args:
-            number: The global step of the call.
-        """
+        """Returns a context that receives the summaries of the call of one step."""
 
 
 class ToWriters(recording.Sink):
-    """Passes summaries to metric writers."""
+    """A sink that passes summaries to metric writers."""
 
     def __init__(self, writer: SeveralWriters):
         self._writer = writer
@@ -149,10 +135,9 @@ class ToWriters(recording.Sink):
 
 
 class EveryFewSteps:
-    """Writes the summaries of the first call, and then at an interval of steps.
+    """A writer of the first call's summaries, and then at an interval of steps.
 
-    Args:
-        every: The interval in steps; `None` or 0 means never.
+    An interval of `None` or 0 means never.
     """
 
     def __init__(self, writer: SeveralWriters, every: int | None):
@@ -170,7 +155,7 @@ class EveryFewSteps:
 
 
 class LastOfAll(recording.Sink):
-    """Stores the last summary of each tag, and writes it after all calls."""
+    """The last summary of each tag, which is written after all calls."""
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Summary, Any, Any]] = {}

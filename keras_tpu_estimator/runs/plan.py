@@ -30,10 +30,9 @@ _TIMED_CHUNK = 50
 
 @dataclasses.dataclass
 class LoopSpeed:
-    """The speed of the latest loops, for a later call.
+    """The speed of the latest loops, in steps per second, for a later call.
 
-    Attributes:
-        rate: Steps per second; 0 if unknown.
+    It is 0 if it is unknown.
     """
 
     rate: float = 0.0
@@ -44,27 +43,12 @@ class LoopPlan:
 
     With a count, each loop has that many steps, and the last one the rest. With a
     duration, the first loop has one step, and the others follow from the speed of
-    recent ones; if an earlier call has measured the speed, the first loop has up
-    to the steps of one program. With neither, loops take about a second and end
-    where hooks must run.
+    recent ones; if an earlier call has measured the speed, the first loop has up to the
+    steps of one program. With neither, loops take about a second and end where hooks
+    must run.
 
-    Args:
-        iterations: The steps or seconds of a loop, or `None`.
-        steps: The number of steps, or `None` for no end.
-        clock: Returns the time in seconds.
-        is_open: Whether more loops may be needed after all steps are planned,
-            because some runs count no step.
-        speed: The speed of loops in earlier calls, which this plan updates.
-
-    Example:
-
-    >>> from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
-    >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
-    [4, 4, 2]
-    >>> plan = LoopPlan(None, steps=4)
-    >>> plan.end_at([2, 3, 5])
-    >>> list(plan)
-    [2, 1, 1]
+    `steps` is `None` for no end. `is_open` returns whether more loops may be needed
+    after all steps are planned, because some runs count no step.
     """
 
     def __init__(
@@ -123,24 +107,14 @@ class LoopPlan:
         return self._to_run is not None and self._to_run <= 0
 
     def next_size(self, unchosen: int) -> int:
-        """Returns the length of a loop that is planned after the previous one.
-
-        Args:
-            unchosen: The maximum length if `iterations` is `None`.
-        """
+        """Returns the next loop's length, at most `unchosen` by default."""
         size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
             return size
         return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
-        """Ends loops at some steps, unless `iterations` is set.
-
-        Loops that are already planned have one step.
-
-        Args:
-            ends: Numbers of steps since the first one, in ascending order.
-        """
+        """Ends later loops at ascending numbers of steps, if no length is set."""
         if self.follows_hooks:
             self._ends = iter(ends)
 
@@ -149,12 +123,7 @@ class LoopPlan:
         return self.agreed(int)
 
     def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
-        """Yields the steps of each loop, equal on all hosts.
-
-        Args:
-            agree: Returns the chief's size in place of this host's size, which
-                depends on the host's clock.
-        """
+        """Yields the steps of each loop; the chief's clock sets timed sizes."""
         while self._remaining is None or self._remaining > 0 or self._is_open():
             size = agree(self._wanted()) if self._is_timed else self._size
             # Loops after all planned steps have the full size.
@@ -180,12 +149,9 @@ class LoopPlan:
     def ran(
         self, steps: int, counted: int | None = None, is_known: bool = True
     ) -> None:
-        """Records that a loop has just ended.
+        """Records the end of a loop, and the increase of the global step if it differs.
 
-        Args:
-            steps: The number of its steps.
-            counted: The increase of the global step. Defaults to `steps`.
-            is_known: Whether the call ran batches of these shapes before.
+        `is_known` means that the call ran batches of these shapes before.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
@@ -240,17 +206,9 @@ class StepCounting:
 
 
 class SizesBetween:
-    """The sizes of loops that must end at some runs.
+    """The sizes of loops, at most `most`, that must end at some runs.
 
-    Args:
-        ends: The numbers of the runs, starting at 1, in ascending order.
-        most: The maximum size.
-
-    Example:
-
-    >>> size_after = SizesBetween([1, 3, 10], most=4)
-    >>> [size_after(done) for done in (0, 1, 3, 7, 10)]
-    [1, 2, 4, 3, 4]
+    The runs are numbered from 1, in ascending order.
     """
 
     def __init__(self, ends: Iterable[int], most: int):

@@ -37,32 +37,14 @@ _RECORD = "callbacks.json"
 
 
 def pack_states(states: Iterable[SavedState]) -> Packed:
-    """Copies states, so that training may continue before they are written.
-
-    Raises:
-        TypeError: A state contains other values than numbers, strings and
-            arrays.
-    """
+    """Copies states, so that training may continue before they are written."""
     parts = [_packed(state) for state in states]
     texts = json.dumps([(part.text, len(part.blobs)) for part in parts])
     return Packed(texts, tuple(blob for part in parts for blob in part.blobs))
 
 
 def write_states(saved: SaveFiles, states: Packed) -> None:
-    """Writes the states of a checkpoint atomically.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> from keras_tpu_estimator.files.checkpoints import saving
-    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
-    >>> write_states(saved, pack_states([SavedState("mine.Counter", 0, {"count": 3})]))
-    >>> saving.save_into(
-    ...     saved, 20, {}, retention=checkpoints.Retention())
-    >>> read_states(saved.prefix)[0].state
-    {'count': 3}
-    """
+    """Writes the states of a checkpoint atomically."""
     write_archive(
         saved.callbacks,
         saved.token,
@@ -73,11 +55,7 @@ def write_states(saved: SaveFiles, states: Packed) -> None:
 
 
 def read_states(prefix: str) -> list[SavedState] | None:
-    """Reads the states of a checkpoint, or returns `None`.
-
-    Raises:
-        ValueError: The file is corrupt.
-    """
+    """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt."""
     saved = SaveFiles.at(prefix)
     if saved is None:
         return None
@@ -113,20 +91,12 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PositionSaver:
-    """Saves positions and states while the call may be resumed.
+    """The saver of positions and states while the call may be resumed.
 
-    A call that ends by itself removes them, so that the next call reads its input
-    from the beginning.
-
-    Args:
-        position: Returns the position after a number of steps of this call;
-            `None` saves no positions.
-        is_interrupted: Whether a signal ended the call early.
-        hosts: The processes, each of which saves the position of its input.
-
-    Attributes:
-        states: The states of callbacks and hooks, which process 0 saves; `None`
-            before the call has hooks.
+    A call that ends by itself removes them, so that the next call reads its input from
+    the beginning. Each process saves the position of its input, unless `position` is
+    `None`. Process 0 saves the `states` of callbacks and hooks, which are `None` before
+    the call has hooks.
     """
 
     def __init__(
@@ -154,11 +124,7 @@ class PositionSaver:
                 self._remove_at_end(values.step)
 
     def report_no_steps(self, checkpoint: str | None) -> None:
-        """Reports that the input has no first step.
-
-        Args:
-            checkpoint: The checkpoint that training would have started from.
-        """
+        """Reports that the input after a checkpoint has no first step."""
         if self.is_interrupted():
             return
         _logger.warning(
@@ -174,11 +140,7 @@ class PositionSaver:
     ) -> contextlib.AbstractContextManager[None]:
         """Saves the current position and states beside a checkpoint.
 
-        Args:
-            version: The version of the values in the checkpoint.
-
-        Returns:
-            A context in which the checkpoint must be written, on any thread.
+        The checkpoint must be written in the returned context, on any thread.
         """
         if version.step != self._last[0]:
             self._last = (version.step, [])
@@ -191,11 +153,7 @@ class PositionSaver:
         return self._beside(saved, position, self._packed_states())
 
     def at_end(self, is_interrupted: bool) -> None:
-        """Records the end of the last run.
-
-        Args:
-            is_interrupted: Whether a later call must resume this one.
-        """
+        """Records the last run's end, and whether a later call must resume."""
         self._has_ended = not is_interrupted
 
     def _packed_states(self) -> Packed | None:

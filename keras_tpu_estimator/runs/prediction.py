@@ -52,17 +52,10 @@ _LONG_SECS = 0.1
 class Rooms:
     """The number of batches that the programs of one call have room for.
 
-    It depends only on the order of the batches, so that each call predicts the
-    same input with the same programs, whatever the time it takes. Batches of the
-    first shape have the usual room. A later shape, such as that of a smaller last
-    batch, has room for one batch until the shape repeats.
-
-    Args:
-        batch_bytes: Returns the bytes of a batch and of its predictions.
-        is_single: Whether each run has one batch.
-
-    Attributes:
-        newest: The last result of `of` above 1, or 1.
+    It depends only on the order of the batches, so that each call predicts the same
+    input with the same programs, whatever the time it takes. Batches of the first shape
+    have the usual room. A later shape, such as that of a smaller last batch, has room
+    for one batch until the shape repeats. `newest` is the last room above 1.
     """
 
     def __init__(self, batch_bytes: Callable[[Padded], int], is_single: bool = False):
@@ -92,22 +85,6 @@ class RunSizes:
     """The number of batches in the next run, which shrinks if results are slow.
 
     A run is at most as large as all earlier runs together.
-
-    Args:
-        clock: Returns the time in seconds.
-
-    Attributes:
-        size: The number of batches that the next run should have.
-
-    Example:
-
-    >>> sizes = RunSizes(clock=iter([0.0, 0.01, 5.0, 6.0]).__next__)
-    >>> found = []
-    >>> for batches in (8, 8):
-    ...     with sizes.awaited(batches):
-    ...         found.append(sizes.size)
-    >>> found, sizes.size
-    ([1, 8], 4)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -137,18 +114,8 @@ class RunSizes:
 class Patience:
     """The time that a batch waits for the next one, which may join its run.
 
-    Each wait in vain halves the time, so that an input that waits for the
-    result of each batch is not delayed for long.
-
-    Attributes:
-        secs: The seconds to wait.
-
-    Example:
-
-    >>> patience = Patience()
-    >>> patience.note(is_vain=True)
-    >>> patience.secs
-    0.0005
+    Each wait in vain halves the time, so that an input that waits for the result of
+    each batch is not delayed for long.
     """
 
     def __init__(self) -> None:
@@ -170,8 +137,7 @@ _MOST_BYTES_AHEAD = 2**25
 class Prediction:
     """The arguments of one `predict`.
 
-    Attributes:
-        checkpoint_path: The checkpoint to predict with, or `None` for the latest.
+    The checkpoint is the latest one if `checkpoint_path` is `None`.
     """
 
     context: EstimatorContext
@@ -209,13 +175,10 @@ class Prediction:
 
 
 class PredictionLoop:
-    """Feeds the devices, runs them and calls hooks in one `predict`.
+    """The runs of the devices in one `predict`, with their input and hooks.
 
-    Several ready batches are predicted in one run. No batch waits for others for
-    long, because the input may wait for a result.
-
-    Args:
-        step: The step of PREDICT for batches like the first.
+    Several ready batches are predicted in one run. No batch waits for others for long,
+    because the input may wait for a result. `step` is that for batches like the first.
     """
 
     def __init__(
@@ -263,12 +226,7 @@ class PredictionLoop:
         following: Callable[[], Padded | None],
         hooks: Iterable[Hook],
     ) -> Iterator[Predicted]:
-        """Yields the predictions of each batch, without padding.
-
-        Args:
-            first: The first batch.
-            following: Returns the next batch, or `None` at the end.
-        """
+        """Yields the predictions of the first and the `following` batches."""
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
         )
@@ -317,12 +275,9 @@ class PredictionLoop:
     def _next(self, infeed: Infeed[Padded]) -> Running | None:
         """Returns the next run, after starting some more.
 
-        It waits for the input only if no run is started, because the input may
-        wait for the last result.
-
-        Raises:
-            Exception: No run could be made for a batch. Results of the batches
-                before it are returned first.
+        It waits for the input only if no run is started, because the input may wait for
+        the last result. If no run could be made for a batch, it raises the error after
+        the results of earlier batches are returned.
         """
         if not self._running and self._again:
             self._running.append(self._start(self._again.popleft()))
@@ -355,12 +310,7 @@ class PredictionLoop:
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
     def _feed(self, batches: list[Padded], infeed: Infeed[Padded] | None = None) -> Fed:
-        """Copies batches of one shape to the devices.
-
-        Args:
-            batches: The first batches.
-            infeed: Other batches, which are added if they are ready and fit.
-        """
+        """Copies batches of one shape, and those of `infeed` that are ready and fit."""
         first = batches[0]
         room, shapes = self._rooms.of(first), first.shapes
         size = min(first.space(room), self._sizes.size, self._size_after(self._begun))
@@ -440,11 +390,7 @@ class PredictionLoop:
         return max(2, min(most, _MOST_BYTES_AHEAD // size))
 
     def _up_to_date(self, running: Running, names: Iterable[str]) -> Running:
-        """Returns the run, restarted if it lacks tensors or read old values.
-
-        Hooks may request other tensors after the start, and callbacks may have
-        assigned values.
-        """
+        """Returns the run, restarted if hooks have changed its tensors or values."""
         wanted = {*self._step.named_among(names)}
         if self._values.version != self._version:
             self._version = self._values.version
@@ -482,10 +428,7 @@ class PredictionLoop:
         return results
 
     def _one_by_one(self, failed: Running) -> Running:
-        """Starts the first batch of a failed run, and enqueues the others singly.
-
-        Batches before the failing one then have results.
-        """
+        """Starts a failed run's batches singly, so that those before the error run."""
         started = [failed, *self._running]
         self._again.extendleft(
             self._fed([padded], each.fed.room)

@@ -33,10 +33,8 @@ from keras_tpu_estimator.engine.program.steps import (
 class Padded:
     """One batch to predict for.
 
-    Attributes:
-        stacked: One step of features, padded to the batch size. Its labels are
-            booleans that are true for padding.
-        examples: The number of rows that are not padding.
+    `stacked` is one step of features, padded to the batch size, whose labels are
+    booleans that are true for padding. `examples` is the number of other rows.
     """
 
     stacked: StackedSteps
@@ -58,27 +56,13 @@ class Padded:
         return form(self.stacked.features)
 
     def space(self, room: int) -> int:
-        """Returns the number of batches of a run that begins with this one.
-
-        Args:
-            room: The number of batches that the program has room for. A run
-                ends with the stack that its first batch lies in.
-        """
+        """Returns the number of batches left in the stack that begins a run."""
         stack = in_place([self], room)
         return room if stack is None else room - self.stacked.place
 
 
 def in_place(batches: Sequence[Padded], room: int) -> Features | None:
-    """Returns the features of the stack that batches lie in, if they do.
-
-    Args:
-        batches: Batches of one shape.
-        room: The number of batches in the stack.
-
-    Returns:
-        The features of all its batches; `None` if these do not follow each
-        other there.
-    """
+    """Returns the features of a stack of `room` batches if these lie there in order."""
     first = batches[0].stacked
     if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
         return None
@@ -90,20 +74,17 @@ def in_place(batches: Sequence[Padded], room: int) -> Features | None:
 
 @functools.lru_cache(maxsize=8)
 def no_padding(steps: int, size: int) -> np.ndarray:
-    """Returns booleans of shape `[steps, size]`, which say that no row is padding."""
+    """Returns booleans of shape `[steps, size]` that mark no row as padding."""
     is_padding = np.zeros((steps, size), bool)
     is_padding.flags.writeable = False
     return is_padding
 
 
 class PaddedSteps:
-    """The single steps of an input, padded to the requested size.
+    """The single steps of an input, padded to `size` examples if it is set.
 
-    A batch without examples becomes a step with only padding, because the caller
-    may wait for its result.
-
-    Args:
-        size: The batch size to pad to, or `None` for no padding.
+    A batch without examples becomes a step with only padding, because the caller may
+    wait for its result.
     """
 
     def __init__(self, pipeline: Pipeline, size: int | None):
@@ -136,12 +117,6 @@ class Predicted:
             example have no padding; others are unchanged from the devices.
         examples: The number of examples.
         size: The number of examples with padding. Defaults to `examples`.
-
-    Example:
-
-    >>> batch = Predicted({"x": np.zeros(2), "y": np.ones(2)}, examples=2)
-    >>> len(list(batch.select("y").rows()))
-    2
     """
 
     predictions: PyTree
@@ -156,11 +131,7 @@ class Predicted:
 
     @property
     def without_padding(self) -> PyTree:
-        """The predictions of all examples.
-
-        If all arrays have the same number of rows for each example, such as one
-        for each token, their rows of padding are removed.
-        """
+        """The predictions without padding, also if each example has several rows."""
         count, predictions = self._rows, self.predictions
         if count is not None:
             predictions = jax.tree.map(lambda array: array[:count], predictions)
@@ -168,11 +139,7 @@ class Predicted:
         return dict(predictions) if isinstance(predictions, Mapping) else predictions
 
     def select(self, keys: Any) -> "Predicted":
-        """Returns the predictions under some keys, or all for no keys.
-
-        Raises:
-            ValueError: Predictions are not a dict, or have none of the keys.
-        """
+        """Returns the predictions under some keys, or all for no keys."""
         if not keys:
             return self
         keys = [keys] if isinstance(keys, str) else list(keys)
@@ -194,12 +161,7 @@ class Predicted:
         return dataclasses.replace(self, predictions=selected)
 
     def rows(self) -> Iterator[Any]:
-        """Returns the predictions of single rows; examples may have several.
-
-        Raises:
-            ValueError: A prediction has no row for each example, or another
-                number of rows than the others.
-        """
+        """Returns the predictions of single rows; examples may have several."""
         predictions, count = self.without_padding, self._rows
         if count is None:
             count = self.examples
@@ -244,14 +206,10 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """Some batches of equal shapes on the devices.
+    """Some batches of equal shapes on the devices, from `put_one` or `put`.
 
-    Attributes:
-        step: The program's step for them.
-        data: The result of the device loop's `put_one` or `put`.
-        room: The number of batches that the program has room for. Several are
-            stacked, a single one is not.
-        place: The index of the first batch among the stacked ones.
+    The program has `room` for that many batches, which are stacked if it is above 1.
+    `place` is the index of the first batch in the stack.
     """
 
     batches: tuple[Padded, ...]
@@ -268,11 +226,7 @@ class Fed:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The results of one batch.
-
-    Attributes:
-        host_call: The tensors of a `host_call`, stacked as one step, or `None`.
-    """
+    """The results of one batch, with the tensors of a `host_call` as one step."""
 
     predicted: Predicted
     host_call: PyTree | None
@@ -280,7 +234,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Batches in a run of the devices.
+    """Batches in a run of the devices, or the error that prevented it.
 
     Attributes:
         before: The values that earlier runs have assigned, by path.
@@ -288,7 +242,6 @@ class Running:
         outputs: Predictions and the tensors of a `host_call`, stacked if the
             program has room for several batches.
         named: Other tensors of the last batch, by name.
-        error: The error that prevented the run, or `None`.
     """
 
     fed: Fed
@@ -309,12 +262,7 @@ class Running:
         return all(leaf.is_ready() for leaf in jax.tree.leaves(self.outputs))
 
     def finish(self) -> list[Result]:
-        """Waits for the predictions, and returns them without padding.
-
-        Raises:
-            CutIntegersError: They have integers that do not fit 32 bits.
-            Exception: The error that prevented the run.
-        """
+        """Waits for the predictions without padding, or raises the run's error."""
         if self.error is not None:
             raise self.error
         check_not_truncated(self.outputs.get(CUT, {}))

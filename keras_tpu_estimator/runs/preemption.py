@@ -25,10 +25,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class LoopEnd:
     """The continuation of training after a loop.
 
-    Attributes:
-        stops: Whether hooks or a signal end training.
-        runs_ahead: Whether the next loop begins before this one is complete.
-        due: The names of actions that are due by the clock of any host.
+    `runs_ahead` means that the next loop begins before this one is complete. `due`
+    names the actions that are due by the clock of any host.
     """
 
     stops: bool
@@ -37,16 +35,7 @@ class LoopEnd:
 
 
 class Preemption(SessionRunHook):
-    """A hook that ends training after a signal inside its `with` block.
-
-    Example:
-
-    >>> import signal
-    >>> with Preemption() as preemption:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     preemption.is_requested()
-    True
-    """
+    """A hook that ends training after a signal inside its `with` block."""
 
     allows_run_ahead = True
 
@@ -58,13 +47,7 @@ class Preemption(SessionRunHook):
         return self._signals.received is not None
 
     def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
-        """Returns how all hosts continue after a loop; a signal stops all.
-
-        The devices still run the loop, so that they do not wait.
-
-        Args:
-            own: This host's proposal.
-        """
+        """Returns how all hosts continue, while the devices still run the loop."""
         waits, received = not own.runs_ahead, self._signals.received or 0
         (stops, waits, received), due = exchange.agree(
             [[own.stops, waits, received], [*own.due]],
@@ -96,10 +79,7 @@ class Preemption(SessionRunHook):
             run_context.request_stop()
 
     def exit_if_requested(self, checkpoint: str | None) -> None:
-        """Ends the script if a signal has arrived.
-
-        Args:
-            checkpoint: The latest checkpoint, for the log.
+        """Ends the script if a signal has arrived, and logs the latest checkpoint.
 
         Raises:
             SystemExit: Its code is 128 plus the number of the signal.
@@ -142,20 +122,12 @@ if hasattr(signal, "SIGBREAK"):
 class StopSignals:
     """Signal handlers in a `with` block, where only a second signal ends the process.
 
-    Python runs handlers in the main thread when it next runs Python code. Because
-    that thread mostly waits for the devices, a separate thread also watches for
-    signals.
+    Python runs handlers in the main thread when it next runs Python code. Because that
+    thread mostly waits for the devices, a separate thread also watches for signals.
 
-    Handlers of other code remain in place, and a block outside the main thread
-    changes nothing. Forked processes have the usual handlers. A block inside another
-    one receives the signals of the outer block.
-
-    Example:
-
-    >>> with StopSignals() as signals:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     signals.received.name
-    'SIGTERM'
+    Handlers of other code remain in place, and a block outside the main thread changes
+    nothing. Forked processes have the usual handlers. A block inside another one
+    receives the signals of the outer block.
     """
 
     def __init__(self) -> None:

@@ -40,12 +40,7 @@ from keras_tpu_estimator.runs.position_saver import PositionSaver
 
 
 class FiniteValues:
-    """Checks that the trained values of a save are finite.
-
-    Args:
-        trained: The paths of the trained variables.
-        step: The global step of the values.
-    """
+    """A check that the trained variables of a save are finite."""
 
     def __init__(self, trained: set[str], step: int):
         self.step = step
@@ -78,11 +73,7 @@ class FiniteValues:
         return next((p for p in paths if not _is_finite(values[p])), None)
 
     def raise_if_any(self, found: Iterable[str | None]) -> None:
-        """Raises an error if some process has found a path.
-
-        Raises:
-            NanLossDuringTrainingError: A trained value is not finite.
-        """
+        """Raises `NanLossDuringTrainingError` if some process has found a path."""
         path = next(filter(None, found), None)
         if path is None:
             return
@@ -117,12 +108,10 @@ def _do_nothing() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class BegunShards:
-    """Shards that are being written.
+    """Shards that are being written, with their descriptions in the main file by path.
 
-    Attributes:
-        described: Their descriptions in the main file, by path.
-        finish: Returns when all processes have written their shards. Any thread
-            may call it.
+    `finish` returns when all processes have written their shards. Any thread may call
+    it.
     """
 
     described: Mapping[str, Sharded | InTree]
@@ -131,12 +120,7 @@ class BegunShards:
 
 @dataclasses.dataclass(frozen=True)
 class ShardWriter(abc.ABC):
-    """Writes shards in one format.
-
-    Attributes:
-        host: The number of this process.
-        others: The exchange with the other processes.
-    """
+    """A writer for the shards of the process `host` in one format."""
 
     host: int
     others: HostExchange
@@ -151,21 +135,13 @@ class ShardWriter(abc.ABC):
     ) -> BegunShards:
         """Starts to write this process's shards, while training waits.
 
-        Args:
-            finite: Checks trained values.
-            patience: The additional seconds that one process may take.
-
-        Raises:
-            NanLossDuringTrainingError: A trained value is not finite. `finish`
-                may also raise it.
+        One process may take `patience` more seconds. This method and `finish` raise
+        `NanLossDuringTrainingError` if a trained value is not finite.
         """
 
 
 class FileWriter(ShardWriter):
-    """Writes a file for each process before training continues.
-
-    The shards are not copied.
-    """
+    """A writer of one file for each process before training continues."""
 
     def begin(
         self,
@@ -185,7 +161,7 @@ class FileWriter(ShardWriter):
 
 
 class TreeWriter(ShardWriter):
-    """Writes with Orbax into one folder while training continues."""
+    """A writer with Orbax into one folder while training continues."""
 
     def begin(
         self,
@@ -224,16 +200,9 @@ OF_KIND: Mapping[Shards, type[ShardWriter]] = {
 class BegunSave:
     """A save that training no longer waits for.
 
-    Attributes:
-        format_name: The format of the main file.
-        whole: Copies of replicated values by path, only on the chief.
-        shards: The sharded values.
-        finite: Checks trained values.
-        positions: A context that first saves the position in the input.
-        retention: The rule for older checkpoints.
-        others: The exchange with the other processes.
-        is_chief: Whether this process writes the main file.
-        patience: The additional seconds that one process may take.
+    `whole` has copies of replicated values, only on the chief, which also writes the
+    main file. `positions` is a context that first saves the position in the input. One
+    process may take `patience` more seconds.
     """
 
     files: SaveFiles
@@ -248,13 +217,7 @@ class BegunSave:
     patience: float
 
     def complete(self) -> None:
-        """Writes the rest, together with the other processes.
-
-        Raises:
-            NanLossDuringTrainingError: A trained value is not finite. All files
-                of the save are removed.
-            Exception: A file could not be written. All processes raise the same.
-        """
+        """Writes the rest with the other processes, which all raise the same error."""
         # The chief may complete the save after another process fails.
         in_doubt = () if self.is_chief else (HostError,)
         with (
@@ -292,14 +255,11 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class Saver:
-    """Writes a training loop's checkpoints, and records the last ones.
+    """The writer of a training loop's checkpoints, which records the last ones.
 
-    Checkpoints are written in the background, one at a time, from copies of the
-    values. If the format allows, each process writes its shards. The end of the
-    `with` block waits for the last checkpoint.
-
-    Args:
-        positions: Saves the position in the input beside checkpoints.
+    Checkpoints are written in the background, one at a time, from copies of the values.
+    If the format allows, each process writes its shards. The end of the `with` block
+    waits for the last checkpoint.
     """
 
     def __init__(
@@ -333,13 +293,7 @@ class Saver:
             self._written[self._own_key] = progress.values.version
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """Returns the step of the last checkpoint in a directory.
-
-        It is `None` if user code has changed values since.
-
-        Raises:
-            Exception: Writing a checkpoint in the background failed.
-        """
+        """Returns the last saved step; `None` if user code has changed values since."""
         if not self._writer.is_busy:
             self.wait()
         last = (self._written | self._writing).get(self._key(directory))
@@ -350,11 +304,8 @@ class Saver:
     def save(self, directory: PathLike, basename: str) -> None:
         """Begins to write a checkpoint, unless the loss is NaN.
 
-        Raises:
-            NanLossDuringTrainingError: Trained variables of the previous
-                checkpoint were not finite, or those of this one that are written
-                before training continues.
-            Exception: The previous checkpoint could not be written.
+        Raises an error of the previous checkpoint, or `NanLossDuringTrainingError` if
+        trained values that are written before training continues are not finite.
         """
         self.wait()
         values = self._loop_state.values
@@ -379,11 +330,7 @@ class Saver:
         self._writing = {key: version}
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is written.
-
-        Raises:
-            Exception: Writing it failed.
-        """
+        """Waits until the last checkpoint is written, and raises its error."""
         writing, self._writing = self._writing, {}
         self._writer.wait()
         self._written |= writing

@@ -84,11 +84,7 @@ class StagedInput(Protocol):
     """Staged steps, in the order in which loops take them."""
 
     def __next__(self) -> StagedSteps:
-        """Returns the next steps.
-
-        Raises:
-            StopIteration: The input has ended.
-        """
+        """Returns the next steps, or raises `StopIteration` at the end of the input."""
 
     def __iter__(self) -> Iterator[StagedSteps]:
         """Returns itself."""
@@ -112,9 +108,9 @@ def _one_step_of(whole: jax.Array, part: np.ndarray[Any, Any]) -> np.ndarray[Any
 class Capacities:
     """The number of steps that the programs of one call have room for.
 
-    A program runs any number of steps up to its capacity. Batches of the first
-    shape have the usual capacity. A later shape, such as that of a smaller last
-    batch, has a capacity of one step until several arrive at once.
+    A program runs any number of steps up to its capacity. Batches of the first shape
+    have the usual capacity. A later shape, such as that of a smaller last batch, has a
+    capacity of one step until several arrive at once.
     """
 
     def __init__(self) -> None:
@@ -140,12 +136,8 @@ def stage_ahead(
 ) -> Infeed[StagedSteps]:
     """Copies the steps of coming loops to the devices, ahead of time.
 
-    A loop has several parts if it is large, or has batches of two sizes.
-
-    Args:
-        plan: The lengths of the loops.
-        is_cancelled: As in `Infeed`.
-        give_up: Called when the input is closed, so that `plan` does not wait.
+    A loop has several parts if it is large, or has batches of two sizes. `give_up` is
+    called when the input is closed, so that `plan` does not wait.
     """
 
     capacities = Capacities()
@@ -192,11 +184,7 @@ def _parts_waiting(size: int) -> int:
 
 
 def parts_ahead(size: int) -> int:
-    """Returns the number of parts on the devices besides the running one.
-
-    Args:
-        size: The bytes of each part.
-    """
+    """Returns the number of parts of `size` bytes that wait for the running one."""
     # The staging thread has copied one more part, and waits to enqueue it.
     return _parts_waiting(size) + 1
 
@@ -209,15 +197,10 @@ def begin_loops(
 ) -> Iterator[StagedSteps | None]:
     """Yields the first steps of each loop, and `None` at the end of the input.
 
-    As in TensorFlow, hooks are also called before a loop that the end of the
-    input prevents.
-
-    Args:
-        first: The first steps.
-        infeed: The steps after those that loops have taken.
-        hooks: Their `run_is_made` is called before the next loop begins.
-        runs_ahead: Whether the next loop may begin before that if its input is
-            ready. The caller must then call `run_is_made`.
+    As in TensorFlow, hooks are also called before a loop that the end of the input
+    prevents. `run_is_made` of the hooks is called before the next loop begins. If
+    `runs_ahead` returns true and the input is ready, the loop begins earlier, and the
+    caller must call `run_is_made`.
     """
     staged: StagedSteps | None = first
     while staged is not None:
@@ -240,11 +223,8 @@ def parts_of_loop(first: StagedSteps, infeed: StagedInput) -> Iterator[StagedSte
 class RecutLoops:
     """Staged steps, cut into loops whose lengths are set when they begin.
 
-    Args:
-        first: The first steps.
-        infeed: The steps after them, in any number of parts.
-        next_size: Returns the length of the next loop, at least one. It is
-            called after all earlier loops have run.
+    `next_size` returns the length of the next loop, at least one. It is called after
+    all earlier loops have run.
     """
 
     def __init__(
@@ -286,8 +266,7 @@ class RecutLoops:
 class StepsByShape:
     """The steps of one call, prepared once for each shape of its batches.
 
-    Args:
-        first: The step for the first batch, which sets the call's variables.
+    `first` is the step for the first batch, which sets the call's variables.
     """
 
     def __init__(self, first: Step, store: VariableStore):
@@ -299,15 +278,7 @@ class StepsByShape:
         return len(self._steps)
 
     def of(self, shapes: Any, prepare: Callable[[], Step]) -> Step:
-        """Returns the step for batches of these shapes.
-
-        Args:
-            shapes: A key that is equal for batches of one compiled program.
-            prepare: Prepares the step for new shapes.
-
-        Raises:
-            ValueError: The step needs variables that the first one lacks.
-        """
+        """Returns the step for some shapes, with the variables of the first step."""
         if shapes not in self._steps:
             self._steps[shapes] = self._prepared(prepare)
         return self._steps[shapes]

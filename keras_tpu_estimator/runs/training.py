@@ -71,10 +71,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class Training:
     """The arguments of one `train`.
 
-    Attributes:
-        listeners: Listeners to call around each checkpoint.
-        max_steps: The global step to stop at, or `None`.
-        evaluator: Evaluates the values between two loops.
+    `max_steps` is the global step to stop at. `evaluator` evaluates the values between
+    two loops.
     """
 
     context: EstimatorContext
@@ -207,12 +205,7 @@ class Training:
 
 
 class TrainingLoop:
-    """The loops of one `train` on the devices, with their hooks.
-
-    Args:
-        plan: The lengths of the loops.
-        positions: Saves the position in the input.
-    """
+    """The loops of one `train` on the devices, with their hooks."""
 
     def __init__(
         self,
@@ -253,14 +246,7 @@ class TrainingLoop:
         steps: int | None,
         hooks: tuple[Hook, ...],
     ) -> None:
-        """Trains until the input, the plan or a hook ends it.
-
-        Args:
-            first: The first steps.
-            checkpoint: The prefix of the checkpoint to start from, or `None`.
-            steps: The number of steps, or `None` if it is unknown.
-            hooks: Hooks to call around each loop, before those of the spec.
-        """
+        """Trains until the input, the plan or a hook ends it."""
         donated = self._runtime.values.donated(self._step, checkpoint)
         with self._context.reading(donated) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)
@@ -406,8 +392,8 @@ class TrainingLoop:
     def _runs_ahead(self) -> bool:
         """Returns whether this host could begin the next loop now.
 
-        Several hosts agree on the answer, so that an error on all of them finds
-        the same loops on all devices.
+        Several hosts agree on the answer, so that after an error each has started the
+        same loops.
         """
         is_ready = self._infeed.is_ready or not self._context.hosts.are_several
         return is_ready and self._may_run_ahead()

@@ -59,17 +59,8 @@ def training_hooks(
 ) -> list[Hook]:
     """Returns the hooks of one `train`, in the order of their calls.
 
-    The package's saver saves a step after the other hooks were called for it.
-
-    Args:
-        progress: The loop's state, which has the last summaries of `model_fn`.
-        listeners: Listeners to call around each checkpoint.
-        user: The hooks that were passed to `train`.
-        step: The step, with the hooks that `model_fn` returned.
-        log: The hook that logs, or `None`.
-
-    Raises:
-        ValueError: There are listeners, but no hook saves checkpoints.
+    The package's saver saves a step after the other hooks were called for it. It raises
+    `ValueError` if there are listeners, but no hook saves checkpoints.
     """
     config = context.config
     user, spec = tuple(user), step.hooks
@@ -123,8 +114,8 @@ def _losses_only(
 ) -> Callable[[], np.ndarray] | None:
     """Returns a function for the losses of a loop, or `None`.
 
-    Summaries need only the losses if `model_fn` records nothing, and if the loss
-    of a loop is the loss of its last step.
+    Summaries need only the losses if `model_fn` records nothing, and if the loss of a
+    loop is the loss of its last step.
     """
     is_enough = context.iterations is None and step.counts_once
     if step.records or not is_enough:
@@ -210,12 +201,9 @@ class TrainingReport:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """The evaluations of a training's values between two loops.
+    """The evaluations of a training's values, for the training estimator only.
 
-    Attributes:
-        estimator: The training estimator, the only one that may evaluate them.
-        evaluation: Returns the `Evaluation` for the arguments of `evaluate`.
-        validation: The evaluation at the end of each epoch, or `None`.
+    `validation` is the evaluation at the end of each epoch, or `None`.
     """
 
     estimator: Any
@@ -224,11 +212,7 @@ class Evaluator:
 
 
 class TrainingSession(Session):
-    """A session whose values can be saved and evaluated.
-
-    Args:
-        is_interrupted: Whether a signal has asked the process to stop.
-    """
+    """A session whose values can be saved and evaluated."""
 
     def __init__(
         self,
@@ -330,11 +314,7 @@ class TrainingSession(Session):
         hooks: Iterable[Hook] | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluates the current values, without a checkpoint.
-
-        Raises:
-            ValueError: Another estimator must not evaluate them.
-        """
+        """Evaluates the current values, for the training estimator only."""
         if estimator is not self._evaluator.estimator:
             raise ValueError(
                 "The estimator that evaluates values in memory must be the one "

@@ -215,9 +215,7 @@ def _check_compare_fn(compare_fn: Any) -> None:
 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a result that JSON supports: numbers, and arrays of
-    them.
-    """
+    """Returns the values that JSON supports: numbers, and arrays of them."""
     arrays = {name: np.asarray(value) for name, value in result.items()}
     return {
         name: array.tolist()
@@ -243,8 +241,8 @@ def _load(export_path: str) -> dict[str, Any] | None:
 
 
 def _kept_in(export_path: str) -> str:
-    """Beside the folder, which must only contain exports, because servers list
-    it.
+    """Returns a path beside the folder, which must only contain exports because
+    servers list it.
     """
     return f"{export_path.rstrip('/')}.{_BEST}"
 

@@ -75,14 +75,7 @@ def evaluate_continuously(
 
 
 class ContinuousEvaluator:
-    """A loop that looks for checkpoints, and evaluates those that are due.
-
-    Args:
-        estimator: The estimator whose checkpoints are evaluated.
-        max_steps: The global step at which training is complete, or `None`.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
-        sleep: Waits for a number of seconds. Defaults to `time.sleep`.
-    """
+    """A loop that looks for checkpoints, and evaluates those that are due."""
 
     def __init__(
         self,
@@ -101,11 +94,8 @@ class ContinuousEvaluator:
         self._began = self._newest_since = clock()
 
     def run(self, timeout_secs: float | None = None) -> None:
-        """Evaluates until training is complete.
-
-        Args:
-            timeout_secs: Seconds to wait for a new checkpoint. Defaults to
-                `None`, for no limit.
+        """Evaluates until training is complete, or `timeout_secs` pass without a
+        checkpoint.
         """
         model_dir = self._estimator.model_dir
         _logger.info("Waiting for checkpoints in %s.", model_dir)
@@ -143,9 +133,8 @@ class ContinuousEvaluator:
         return is_over
 
     def _is_complete(self) -> bool:
-        """Returns whether the directory is marked as complete by this training.
-
-        Training that starts together with this process removes an old marker.
+        """Returns whether this training has marked the directory as complete; training
+        that starts together with this process removes an old marker.
         """
         delays = (each.spec.start_delay_secs for each in self._evaluations)
         if self._clock() - self._began < min(delays):

@@ -21,17 +21,8 @@ def _here(action: Callable[[], Any]) -> Any:
 
 
 class Evaluation:
-    """One `EvalSpec`, its timer, and its last results.
-
-    Args:
-        estimator: The estimator whose checkpoints are evaluated.
-        max_steps: The step at which an export is the final one, or `None`.
-        clock: Returns the time in seconds.
-
-    Attributes:
-        spec: The `EvalSpec`.
-        metrics: The last result of `evaluate`; `None` before the first.
-        exports: The last results of the exporters; `None` before the first.
+    """One `EvalSpec`, its timer, and its last results, which are `None` before the
+    first evaluation.
     """
 
     def __init__(
@@ -69,15 +60,8 @@ class Evaluation:
         evaluate: Evaluate,
         by_chief: ByChief = _here,
     ) -> None:
-        """Evaluates, and exports.
-
-        Args:
-            step: The global step of the checkpoint.
-            evaluate: Evaluates its values, like `TPUEstimator.evaluate`.
-            by_chief: Exports only on the chief. By default there is one host.
-
-        Raises:
-            Exception: It failed. The next evaluation is then due immediately.
+        """Evaluates, and exports on the chief; if this raises, the next evaluation is
+        due immediately.
         """
         self._timer.update_last_triggered_step(step)
         try:
@@ -125,18 +109,8 @@ class Evaluation:
 
 
 class Evaluations:
-    """All evaluations of one training.
-
-    Args:
-        estimator: The estimator whose checkpoints are evaluated.
-        eval_spec: An `EvalSpec`, or a list with different names.
-        max_steps: The step at which exports are final. Defaults to `None`.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
-
-    Raises:
-        TypeError: A spec is not an `EvalSpec`.
-        ValueError: The list is empty, or two specs or two exporters have the
-            same name.
+    """All evaluations of one training, whose specs and exporters must have different
+    names.
     """
 
     def __init__(
@@ -159,12 +133,8 @@ class Evaluations:
             each.plan()
 
     def results(self) -> tuple[Any, Any]:
-        """Returns the last metrics, and the last exports.
-
-        Returns:
-            For a single `EvalSpec` a dict of metrics, and a list of exporters'
-            results; for a list of `EvalSpec`s, two dicts of these by name. A
-            pair of `None` if nothing was evaluated.
+        """Returns the last metrics and exports: one of each for a single `EvalSpec`,
+        dicts by name for a list, and `None` if nothing was evaluated.
         """
         done = [each for each in self._all if each.metrics is not None]
         if not done:

@@ -61,26 +61,15 @@ def read_eval_metrics(
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The values of one metric in all evaluations so far.
-
-    Attributes:
-        eval_dir: The directory of the evaluations.
-        metric_name: The metric's name.
-        min_steps: Evaluations before this global step are ignored.
-    """
+    """The values of one metric in all evaluations so far from step `min_steps` on."""
 
     eval_dir: PathLike
     metric_name: str
     min_steps: int
 
     def values(self) -> Iterator[tuple[int, float]]:
-        """Reads the metric.
-
-        Yields:
-            Global steps, in ascending order, and values.
-
-        Raises:
-            KeyError: An evaluation lacks the metric.
+        """Yields global steps, in ascending order, and values; raises `KeyError` if an
+        evaluation lacks the metric.
         """
         for step, metrics in read_eval_metrics(self.eval_dir).items():
             if step < self.min_steps:
@@ -120,12 +109,7 @@ class Exceeds:
 
 @dataclasses.dataclass(frozen=True)
 class Stalls:
-    """A rule that is true if too many steps passed since the best evaluation.
-
-    Attributes:
-        is_better: Compares a value with the best one before it.
-        max_steps: The largest number of steps since the best evaluation.
-    """
+    """A rule that is true `max_steps` or more after the best evaluation."""
 
     history: History
     is_better: Compare
@@ -166,9 +150,7 @@ class EarlyStoppingHook(SessionRunHook):
         self._timer = timer
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Returns the steps after which it calls the function, if it counts
-        steps.
-        """
+        """Returns the steps after which it calls the function, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:

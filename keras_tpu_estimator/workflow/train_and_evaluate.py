@@ -144,9 +144,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class EvaluationListener(CheckpointSaverListener):
-    """A listener that evaluates due checkpoints, and always the last one.
-
-    Input, compiled programs and values of training do not change.
+    """A listener that evaluates due checkpoints, and always the last one, and does not
+    change input, compiled programs and values of training.
     """
 
     def __init__(self, estimator: TPUEstimator, evaluations: Evaluations):
@@ -202,8 +201,8 @@ class EvaluationListener(CheckpointSaverListener):
         )
 
     def _evaluate_fn(self, session: Session, checkpoint: str) -> Evaluate:
-        """Returns a function that evaluates the values in memory if they are
-        those of the checkpoint.
+        """Returns a function that evaluates the values in memory if they are those of
+        the checkpoint.
         """
         estimator = self._estimator
         saved = session.saved_step(estimator.model_dir)

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.device.run_state import scan_with_newest
+from keras_tpu_estimator.engine.device.run_state import (
+    StepValues,
+    scan_with_newest,
+)
 
 
 def step(state, x):
@@ -64,3 +67,9 @@ def test_kept_outputs_are_not_stacked():
     ).lower(jnp.arange(100, dtype="float32"), span_of(0, 100))
     assert "100x2x3" not in lowered.as_text()
     assert "tensor<100xf32>" in lowered.as_text()
+
+
+def test_step_values_have_only_the_rows_of_their_steps():
+    values = StepValues(np.array([0, 1, 2, 0]), range(1, 3))
+    assert len(values) == 2
+    assert np.asarray(values).tolist() == [1, 2]

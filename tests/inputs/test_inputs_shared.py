@@ -11,7 +11,12 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.checks import BatchFinder
-from keras_tpu_estimator.engine.inputs.unbatched import Unbatched, joined_of_cores
+from keras_tpu_estimator.engine.inputs.unbatched import (
+    Unbatched,
+    joined_of_cores,
+    map_batched,
+    named_leaves,
+)
 
 PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(kte.InputPipelineConfig)
 X, Y = regression_data(examples=37)
@@ -266,3 +271,12 @@ def test_changing_sequences_keep_the_batch_of_other_tensors():
     for rows, length in ((4, 7), (4, 5), (2, 5)):
         shared = other.shared_in(batch_of(rows, length))
         assert shared == {"features['mask']"}
+
+
+def test_marks_of_shared_tensors_remain_in_pytrees():
+    features = {"x": 1, "rate": Unbatched(2)}
+    assert map_batched(lambda x: x + 1, features) == {"x": 2, "rate": Unbatched(2)}
+    assert named_leaves(features, None) == [
+        ("features['rate']", Unbatched(2)),
+        ("features['x']", 1),
+    ]

@@ -17,6 +17,7 @@ from keras_tpu_estimator.engine.inputs.stacking import (
     Stack,
     Stacker,
     StackSize,
+    even_share,
     is_ready,
 )
 
@@ -232,3 +233,15 @@ def test_memory_of_future_steps_can_be_converted():
     steps.keep_together(piece, 4)
     room, _ = steps.take(1).room
     np.testing.assert_array_equal(room[1:], 0)
+
+
+@pytest.mark.parametrize(
+    ("step_bytes", "size", "share"),
+    [
+        (4, StackSize(150), 25),
+        (40, StackSize(150), 1),
+        (40, StackSize(150, most=600), 8),
+    ],
+)
+def test_stacks_have_equal_lengths(step_bytes, size, share):
+    assert even_share(100, step_bytes, size) == share

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
-from keras_tpu_estimator.runs.plan import LoopPlan, LoopSpeed
+from keras_tpu_estimator.runs.plan import LoopPlan, LoopSpeed, SizesBetween
 
 
 class Clock:
@@ -196,3 +196,14 @@ def test_loops_before_the_ends_are_known_have_one_step():
     assert [next(sizes), next(sizes)] == [1, 1]
     plan.end_at([7, 14])
     assert [*sizes] == [5, 7, 16]
+
+
+def test_loops_of_unset_length_end_where_hooks_run():
+    plan = LoopPlan(None, steps=4)
+    plan.end_at([2, 3, 5])
+    assert list(plan) == [2, 1, 1]
+
+
+def test_sizes_between_ends_have_a_maximum():
+    size_after = SizesBetween([1, 3, 10], most=4)
+    assert [size_after(done) for done in (0, 1, 3, 7, 10)] == [1, 2, 4, 3, 4]

@@ -15,7 +15,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import Stack
-from keras_tpu_estimator.runs.prediction import Rooms, RunSizes
+from keras_tpu_estimator.runs.prediction import Patience, Rooms, RunSizes
 from keras_tpu_estimator.runs.prediction_batches import Padded
 
 X = np.arange(8 * 50 * 3, dtype="float32").reshape(-1, 3)
@@ -270,3 +270,12 @@ def test_single_batch_of_arrays_has_its_own_run(tmp_path, runs, monkeypatch):
     monkeypatch.setattr(DeviceLoop, "result_bytes", None)
     assert len(list(estimator.predict(lambda params: X[:8]))) == 8
     assert runs == [1]
+
+
+def test_waits_in_vain_halve_the_patience():
+    patience = Patience()
+    usual = patience.secs
+    patience.note(is_vain=True)
+    assert patience.secs == usual / 2
+    patience.note(is_vain=False)
+    assert patience.secs == usual

@@ -85,12 +85,7 @@ def option(
     unread: tuple[object, ...] | None = None,
     is_hashable: bool = True,
 ) -> Any:
-    """Returns a dataclass field with the facts of an `Option`.
-
-    Args:
-        is_hashable: Whether values of the field have a hash. Defaults to
-            `True`.
-    """
+    """Returns a dataclass field with the facts of an `Option`."""
     facts = Option(is_valid, expected, unread)
     return dataclasses.field(
         default=default,
@@ -105,18 +100,15 @@ def without_effect(
     expected: str = "",
     unread: tuple[object, ...] = (),
 ) -> Any:
-    """Returns a dataclass field that is accepted and has no effect.
-
-    Args:
-        unread: Further values that do not warn. Defaults to none.
+    """Returns a dataclass field that is accepted and has no effect; values in
+    `unread` do not warn.
     """
     return option(default, is_valid, expected, (default, *unread))
 
 
 def _options(config: Any) -> dict[str, Option]:
-    """Returns the facts about the fields by name, in their order.
-
-    `RunConfig` itself checks the fields that it converts, which have none.
+    """Returns the facts about the fields by name, in their order; fields that
+    `RunConfig` itself converts and checks have none.
     """
     return {
         field.name: field.metadata["option"]

@@ -196,10 +196,8 @@ def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
 def check_system(
     mode: str, topology: Topology, tpu_config: TPUConfig, size: int | None
 ) -> None:
-    """Checks the settings of a mode against the available devices.
-
-    Args:
-        size: The global batch size of the mode.
+    """Checks the settings of a mode, among them its global batch size, against the
+    available devices.
     """
     cores = tpu_config.num_cores_per_replica
     if cores is not None and cores != topology.cores_per_replica:
@@ -366,10 +364,7 @@ def whole_steps(name: str, value: Any, use_tpu: bool) -> int | None:
 def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
     """Checks the arguments that a `model_fn` declares, and returns it.
 
-    Raises:
-        TypeError: It is not callable.
-        ValueError: It lacks `features`, or `params` where the user passes
-            some, or it has unknown arguments.
+    It must have `features`, `params` if the user passes some, and no unknown ones.
     """
     if not callable(model_fn):
         raise TypeError(f"`model_fn` must be callable. Received: {shown(model_fn)}")

@@ -28,22 +28,12 @@ class HostRun(Protocol):
         """The variables that the operations use."""
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Runs the operations.
-
-        Args:
-            values: The values of the variables by name.
-
-        Returns:
-            The fetched values, and the assigned values.
-        """
+        """Runs the operations, and returns the fetched and the assigned values."""
 
 
 class HookedGraph(Protocol):
-    """The graph of a program, with the operations of its hooks.
-
-    Attributes:
-        graph: The TensorFlow graph.
-        fetched: The names that each run fetches without hooks.
+    """The graph of a program, with the operations of its hooks, and the names that each
+    run fetches without hooks.
     """
 
     graph: Any
@@ -53,35 +43,20 @@ class HookedGraph(Protocol):
         """Makes the graph the default one, as while it was built."""
 
     def enter_new(self, store: Any) -> bool:
-        """Enters variables that hooks created into a program's store.
-
-        Args:
-            store: The `VariableStore` of the program.
-
-        Returns:
-            Whether there are new variables.
+        """Enters variables that hooks created into a program's `VariableStore`, and
+        returns whether there are any.
         """
 
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """Returns operations that can run on the host.
-
-        They assign variables, or are fed, and need no tensor of a step.
-
-        Args:
-            fetches: A pytree of operations, tensors, variables and names.
+        """Returns operations that can run on the host: they assign variables, or are
+        fed, and need no tensor of a step.
         """
 
     def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
-        """Returns the names to fetch for some tensors.
-
-        Args:
-            fetches: A pytree of tensors, variables and names.
-            asked: The names requested before the run; `None` before that.
-
-        Raises:
-            ValueError: They cannot be fetched.
+        """Returns the names to fetch for some tensors; `asked` are those requested
+        before the run, or `None` before that.
         """
 
 

@@ -40,10 +40,8 @@ def _afresh(
 
 
 class HookList:
-    """The hooks of one call, called in the order given.
-
-    Args:
-        hooks: The hooks of one call of `train`, `evaluate` or `predict`.
+    """The hooks of one call of `train`, `evaluate` or `predict`, called in the order
+    given.
     """
 
     def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
@@ -62,11 +60,9 @@ class HookList:
         return any(isinstance(h.run_ends(0), EveryRun) for h in self.hooks)
 
     def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
-        """Returns the ends of runs that hooks ask for, in ascending order.
-
-        Args:
-            start: The global step at which training starts.
-            every: Steps of a run for hooks that name no steps. Defaults to 1.
+        """Returns the ends of runs that hooks ask for, in ascending order, given the
+        global step at which training starts and the steps of a run for hooks that name
+        no steps.
         """
         ends = [hook.run_ends(start) for hook in self.hooks]
         return heapq.merge(
@@ -82,11 +78,8 @@ class HookList:
             hook.begin()
 
     def after_create_session(self, resuming: Resuming = _afresh) -> None:
-        """Calls every hook's `after_create_session`.
-
-        Args:
-            resuming: Returns a context in which a hook begins. By default,
-                hooks do not resume.
+        """Calls every hook's `after_create_session` in the context that `resuming`
+        returns for the hook.
         """
         for hook in self.hooks:
             with resuming(hook):
@@ -111,12 +104,7 @@ class HookList:
                     hook.run_is_made(self.session)
 
     def end(self, is_interrupted: bool = False) -> None:
-        """Calls every hook's `end`.
-
-        Args:
-            is_interrupted: Whether the call will be resumed. Defaults to
-                `False`.
-        """
+        """Calls every hook's `end`; an interrupted call will be resumed."""
         loop_hooks = [h for h in self.hooks if isinstance(h, LoopHook)]
         if is_interrupted:
             for loop_hook in loop_hooks:
@@ -171,15 +159,8 @@ class HookedRun:
 def validate_hooks(
     hooks: Iterable[Hook] | None, argument: str = "hooks"
 ) -> tuple[Hook, ...]:
-    """Returns hooks as a tuple.
-
-    Args:
-        hooks: `SessionRunHook`s, those of TensorFlow included, and
-            `keras.callbacks.Callback`s, or `None`.
-        argument: The name of the argument, for errors. Defaults to `'hooks'`.
-
-    Raises:
-        TypeError: They are not a list, or one of them has another class.
+    """Returns hooks, those of TensorFlow and Keras callbacks included, as a tuple;
+    `argument` is the argument's name for errors.
     """
     given = tuple_of(argument, hooks, Hook, "hook")
     checked = tuple(adopted(hook) for hook in given)
@@ -197,16 +178,8 @@ def validate_hooks(
 def validate_listeners(
     listeners: Iterable[Any] | None, argument: str = "saving_listeners"
 ) -> tuple[CheckpointSaverListener, ...]:
-    """Returns listeners as a tuple.
-
-    Args:
-        listeners: `CheckpointSaverListener`s, those of TensorFlow included, or
-            `None`.
-        argument: The name of the argument, for errors. Defaults to
-            `'saving_listeners'`.
-
-    Raises:
-        TypeError: They are not a list, or not all `CheckpointSaverListener`s.
+    """Returns listeners, those of TensorFlow included, as a tuple; `argument` is the
+    argument's name for errors.
     """
     kind = CheckpointSaverListener
     given = tuple_of(argument, listeners, kind, "listener")

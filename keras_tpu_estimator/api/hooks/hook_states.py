@@ -58,13 +58,7 @@ class SavedState:
 
 
 class Holder:
-    """A callback or hook that may have a state.
-
-    Args:
-        subject: The callback or hook.
-        kind: As in `SavedState`.
-        number: As in `SavedState`.
-    """
+    """A callback or hook that may have a state."""
 
     def __init__(self, subject: Any, kind: str, number: int):
         self.subject = subject
@@ -82,17 +76,11 @@ class Holder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has begun, so that its own state counts and not a saved
-        one.
-        """
+        """Whether it has begun, so that its own state counts and not a saved one."""
         return self._before is not None
 
     def begin(self, saved: SavedState | None) -> None:
-        """Restores a state, and fingerprints the attributes.
-
-        Args:
-            saved: The state, or `None` to begin without one.
-        """
+        """Restores a state, unless it is `None`, and fingerprints the attributes."""
         if saved is not None and saved.state is not None:
             for name, state in saved.state.items():
                 if name in self._sources:
@@ -298,9 +286,7 @@ _OPAQUE = "opaque"
 
 
 def fingerprint(value: Any, depth: int = 0) -> Hashable:
-    """Returns a value that differs if the data of `value` differ, in this
-    process.
-    """
+    """Returns a value that differs in this process if the data of `value` differ."""
     if value is None or isinstance(value, str | bytes):
         return "value", value.__class__, hash(value)
     if isinstance(value, bool | int | float | complex | np.generic):

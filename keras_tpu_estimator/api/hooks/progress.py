@@ -25,12 +25,8 @@ _PASSING_AFTER_SECS = 0.5
 
 
 class _Bar(keras.utils.Progbar):
-    """Keras's bar, for steps that follow earlier steps.
-
-    Args:
-        start: The steps before, which took no time in this call.
-        steps: The number of remaining steps, or `None` if unknown.
-        interval: Seconds between two updates. Defaults to 0.05.
+    """Keras's bar, for steps that follow `start` earlier steps, which took no time in
+    this call.
     """
 
     def __init__(self, start: int, steps: int | None, interval: float = 0.05):
@@ -52,12 +48,7 @@ class _Bar(keras.utils.Progbar):
 
 
 class ProgressBar:
-    """A bar for the steps of one call.
-
-    Args:
-        start: The steps before this call.
-        steps: The number of steps in this call, or `None` if unknown.
-    """
+    """A bar for the steps of one call."""
 
     def __init__(self, start: int, steps: int | None):
         self._bar = _Bar(start, steps)
@@ -115,15 +106,6 @@ class NotebookProgress:
     """A line in a notebook with steps, the loss, rates and the time left.
 
     Rates are measured from the end of the first run, which compiles.
-
-    Args:
-        start: The steps before this call.
-        steps: The number of steps in this call, or `None` if unknown.
-        batch_size: Examples in a step, or `None` if unknown.
-        unit: The name of a step. Defaults to `"step"`.
-        display: Shows a line in place of the previous one. Defaults to
-            `notebook.show`.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
     """
 
     def __init__(
@@ -183,9 +165,7 @@ class NotebookProgress:
         return f"{self._unit} {step} of {self._start + self._steps}"
 
     def _rate(self, made: int, now: float) -> float | None:
-        """Returns steps per second, including the first run if it is the only
-        one.
-        """
+        """Returns steps per second, including the first run if it is the only one."""
         steps, since = self._first or (0, self._began)
         if made == steps:
             steps, since = 0, self._began
@@ -228,12 +208,7 @@ class NoProgress:
 
 
 class ProgressHook(LoopHook):
-    """A hook that shows the global step, the loss, the rate and the time left.
-
-    Args:
-        steps: The number of steps in this call, or `None` if unknown.
-        batch_size: Examples in a step, or `None` if unknown.
-    """
+    """A hook that shows the global step, the loss, the rate and the time left."""
 
     allows_run_ahead = True
 
@@ -279,26 +254,14 @@ def shows_progress(setting: bool | str) -> bool:
 def started(
     start: int, steps: int | None, batch_size: int | None, unit: str = "step"
 ) -> Progress:
-    """Starts the display of a training or an evaluation.
-
-    Args:
-        start: The steps before this call.
-        steps: The number of steps in this call, or `None` if unknown.
-        batch_size: Examples in a step, or `None` if unknown.
-        unit: The name of a step in notebooks. Defaults to `"step"`.
-    """
+    """Starts the display of a training or an evaluation that follows `start` steps."""
     if notebook.is_here():
         return NotebookProgress(start, steps, batch_size, unit)
     return ProgressBar(start, steps)
 
 
 def prediction_started(setting: bool | str, batch_size: int | None) -> Progress:
-    """Starts the display of a `predict`, whose caller may print results.
-
-    Args:
-        setting: `RunConfig.progress`.
-        batch_size: Examples in a batch, or `None` if unknown.
-    """
+    """Starts the display of a `predict`, whose caller may print results."""
     if not shows_progress(setting):
         return NoProgress()
     if notebook.is_here():

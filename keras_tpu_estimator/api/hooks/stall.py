@@ -82,11 +82,7 @@ class StallHook(SessionRunHook):
 
 
 def print_stacks(why: str) -> None:
-    """Prints the stacks of all other threads to standard error.
-
-    Args:
-        why: The first line.
-    """
+    """Prints a line and the stacks of all other threads to standard error."""
     frames = sys._current_frames()
     # In one call, because running threads continue meanwhile.
     stacks = {ident: _walked(frame) for ident, frame in frames.items()}
@@ -116,13 +112,8 @@ def _walked(frame: types.FrameType | None) -> list[tuple[Any, int]]:
 def watched(
     items: Generator[T, None, None], timeout_secs: float | None
 ) -> Generator[T, None, None]:
-    """Yields items, and prints stacks if one takes too long.
-
-    Processing an item may take any time.
-
-    Args:
-        items: An iterable, which is closed at the end.
-        timeout_secs: As in `StallWatch`; `None` for no limit.
+    """Yields items of a generator, closed at the end, and prints stacks if one takes
+    too long to arrive; processing an item may take any time.
     """
     with contextlib.closing(items):
         while True:
@@ -136,11 +127,7 @@ def watched(
 
 @contextlib.contextmanager
 def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
-    """Prints stacks of a `with` block that takes too long.
-
-    Args:
-        timeout_secs: As in `StallWatch`; `None` for no limit.
-    """
+    """Prints stacks if a `with` block takes too long; `None` means no limit."""
     if timeout_secs is None:
         yield []
         return

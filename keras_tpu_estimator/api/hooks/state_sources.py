@@ -27,11 +27,8 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Attributes that contain the state of a known class.
-
-    Attributes:
-        names: Their names.
-        derived: The names of other attributes that the class itself sets.
+    """Attributes that contain the state of a known class, and the `derived` ones that
+    the class itself sets.
     """
 
     names: tuple[str, ...] = ()
@@ -188,13 +185,7 @@ def sources_of(subject: Any) -> dict[str, Source]:
 
 @contextlib.contextmanager
 def beginning(subject: Any, is_resumed: bool, has_checkpoint: bool) -> Iterator[None]:
-    """Keeps `on_train_begin` from undoing a resume in the `with` block.
-
-    Args:
-        subject: A callback or hook.
-        is_resumed: Whether its state is restored afterwards.
-        has_checkpoint: Whether training starts from a checkpoint.
-    """
+    """Keeps `on_train_begin` from undoing a resume in the `with` block."""
     if isinstance(subject, keras.callbacks.CSVLogger) and not subject.append:
         # Earlier rows stay, and only a new file receives a header.
         subject.append, subject.append_header = is_resumed, True

@@ -119,13 +119,9 @@ class RecordedSummariesHook(LoopHook):
 
     They are the summaries that `model_fn` recorded in the last step, and the
     `loss`, unless one has that name. They are copied off the devices only when
-    they are written.
-
-    Args:
-        save_steps: Steps between summaries; the first run is always written.
-        newest: Returns the summaries of the last step.
-        losses: Returns the losses of all steps of the last run, if `model_fn`
-            records nothing; runs may then end at any step. Defaults to `None`.
+    they are written, and the first run is always written. If `model_fn` records
+    nothing, `losses` returns the losses of all steps of the last run, and runs may
+    end at any step.
     """
 
     allows_run_ahead = True
@@ -308,14 +304,6 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     begins with the session, and the last one ends with it, so that even a short
     training has a log line. In a notebook the log has a line about once a
     second; writers receive all metrics.
-
-    Args:
-        batch_size: Examples in a step, or `None` if unknown.
-        report: Returns other metrics of the interval by name.
-        writer: Receives the metrics, or `None`.
-        is_brief: Whether to log few lines. Defaults to `False`.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
-        **intervals: As in `StepCounterHook`.
     """
 
     allows_run_ahead = True
@@ -362,9 +350,8 @@ class TrainingLogHook(StepCounterHook, LoopHook):
             self._end_interval(step, session.seconds_since_run())
 
     def close(self, session: Session) -> None:
-        """Logs the steps since the last line, if any.
-
-        It precedes the last checkpoint, whose time does not count.
+        """Logs the steps since the last line, if any, before the last checkpoint, whose
+        time does not count.
         """
         step = int(session.run("global_step"))
         self._end_interval(step, session.seconds_since_run())

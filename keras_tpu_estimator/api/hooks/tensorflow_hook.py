@@ -130,10 +130,8 @@ def make_stop_at_checkpoint_step_hook(
 
 
 def adopted(hook: Any) -> Any:
-    """Returns a TensorFlow hook as our own; others unchanged.
-
-    Raises:
-        ValueError: The hook feeds values, which is not possible.
+    """Returns a TensorFlow hook, which must not feed values, as our own; others
+    unchanged.
     """
     train = _train()
     if train is None or not isinstance(hook, train.SessionRunHook):
@@ -188,9 +186,7 @@ def _values(results: Any) -> Any:
 
 
 def _wanted_at_end(hook: Any) -> Any:
-    """Returns the fetches of a hook at the end, which it does not request
-    before.
-    """
+    """Returns a hook's fetches at the end, which it does not request before."""
     train = _train()
     if isinstance(hook, train.FinalOpsHook):
         return hook._final_ops

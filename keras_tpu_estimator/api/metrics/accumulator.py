@@ -49,14 +49,8 @@ class Accumulator(keras.metrics.Metric):
         self._totals: dict[str, keras.Variable] = {}
 
     def add(self, batch: Sums) -> Sums:
-        """Adds the sums of one batch.
-
-        Args:
-            batch: A dataclass whose fields are float32 arrays, of the same
-                shapes each time.
-
-        Returns:
-            The totals, as a record of the same type.
+        """Adds a batch's record of float32 arrays, of the same shapes each time, and
+        returns the totals.
         """
         names = [field.name for field in dataclasses.fields(batch)]
         return type(batch)(**{n: self._add(n, getattr(batch, n)) for n in names})
@@ -81,11 +75,7 @@ def accumulate(batch: Sums, name: str | None, default: str) -> Sums:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Labels, predictions and weights of one shape.
-
-    Attributes:
-        weights: Float32 array; ones if the user passed none.
-    """
+    """Labels, predictions and float32 weights of one shape."""
 
     labels: jax.Array
     predictions: jax.Array
@@ -177,9 +167,7 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
 
 
 def nan_unless(is_valid: jax.Array, problem: str) -> jax.Array:
-    """Returns 0, or NaN if values are invalid; raises an error outside of
-    traces.
-    """
+    """Returns 0, or NaN if values are invalid; raises an error outside of traces."""
     all_valid = jnp.all(is_valid)
     if not isinstance(all_valid, jax.core.Tracer) and not all_valid:
         raise ValueError(problem)

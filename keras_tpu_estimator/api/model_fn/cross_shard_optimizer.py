@@ -327,11 +327,7 @@ def minimize(
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Explains errors of TF1 methods that Keras's optimizers lack.
-
-    Raises:
-        AttributeError: Such a method was called in the `with` block.
-    """
+    """Explains an `AttributeError` about TF1 methods that Keras's optimizers lack."""
     try:
         yield
     except AttributeError as error:

@@ -178,16 +178,8 @@ def signature_outputs(
 
 
 def check_export_outputs(export_outputs: Any, are_used: bool) -> None:
-    """Checks the export outputs of a spec.
-
-    Args:
-        export_outputs: The field of the spec.
-        are_used: Whether the spec is for PREDICT; other modes ignore the
-            content.
-
-    Raises:
-        TypeError: They are not a dict of export outputs.
-        ValueError: There are several, none of which is the default.
+    """Checks a spec's export outputs, whose content counts only in PREDICT; if there
+    are several, one must be the default.
     """
     if not isinstance(export_outputs, Mapping):
         raise TypeError(

@@ -28,12 +28,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The location of a variable's initial value.
-
-    Attributes:
-        reader: The checkpoint.
-        name: The variable's name in the checkpoint.
-    """
+    """The checkpoint and the name there of a variable's initial value."""
 
     reader: CheckpointReader
     name: str
@@ -57,14 +52,8 @@ class Target:
     def values(
         self, paths: Iterable[str], dtype_of: Callable[[str], np.dtype]
     ) -> dict[str, np.ndarray]:
-        """Returns the initial values of those variables that have a source.
-
-        Args:
-            paths: Paths of variables.
-            dtype_of: Returns the dtype of a variable by its path.
-
-        Raises:
-            ValueError: A variable's dtype cannot represent its value.
+        """Returns the initial values of those variables that have a source; a
+        variable's dtype must be able to represent its value.
         """
         names: dict[CheckpointReader, dict[str, str]] = {}
         for path in paths:

@@ -21,10 +21,8 @@ class Call(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostCall:
-    """One call of `outside_compilation`.
-
-    Attributes:
-        function: The user's function of TensorFlow tensors.
+    """One call of `outside_compilation`, with the user's function of TensorFlow
+    tensors.
     """
 
     function: Callable[..., Any]
@@ -126,14 +124,8 @@ def outside_compilation(fn: Callable[..., Any], *tensors: PyTree) -> PyTree:
 
 
 def with_host_tensors(nest: PyTree, finish: Callable[[Any], Any]) -> PyTree:
-    """Computes the host tensors in a pytree.
-
-    Args:
-        nest: Pytree of tensors, some of which may be `HostTensor`s.
-        finish: Called with each of their results, a TensorFlow tensor.
-
-    Returns:
-        The pytree with results in their places.
+    """Replaces the host tensors in a pytree by results of `finish`, which is called
+    with TensorFlow tensors.
     """
     done: dict[Call, list[Any]] = {}
 

@@ -186,11 +186,8 @@ class Scaffold:
 
 
 def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:
-    """Calls a spec's `scaffold_fn`.
-
-    Raises:
-        ValueError: It does not return a `Scaffold`, or uses a tensor of
-            `model_fn`.
+    """Calls a spec's `scaffold_fn`, which must return a `Scaffold` and use no tensor of
+    `model_fn`.
     """
     with without_tensors("scaffold_fn"):
         scaffold = scaffold_fn()

@@ -19,21 +19,14 @@ from keras_tpu_estimator.base.tracing.variables import current_scope
 
 
 class HostFunction(NamedTuple):
-    """A function that runs on the host, and its tensors.
-
-    Attributes:
-        function: Called with tensors, by position or by name.
-        tensors: List, tuple or dict of tensors.
-    """
+    """A function that runs on the host, and its tensors by position or by name."""
 
     function: Callable[..., Any]
     tensors: PyTree
 
     @property
     def fed(self) -> PyTree:
-        """Returns the tensors copied from each step, at least one to count
-        steps.
-        """
+        """Returns the tensors copied from each step, at least one to count steps."""
         return self.tensors or [np.zeros(1, "int32")]
 
     def call(self, tensors: PyTree) -> Any:
@@ -47,10 +40,8 @@ class HostFunction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HostValue:
-    """The value of a metric that no device can hold: text, or a tuple.
-
-    Attributes:
-        value: A pytree of NumPy arrays and bytes.
+    """The value of a metric that no device can hold: text, or a tuple, as a pytree of
+    NumPy arrays and bytes.
     """
 
     value: PyTree

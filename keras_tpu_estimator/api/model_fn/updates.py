@@ -195,11 +195,8 @@ class TrainOp(Update):
     def _reduced_shard(
         self, gradient: Gradient, variable: keras.Variable, shards: ReplicaShards
     ) -> Gradient:
-        """Returns a shard of a gradient.
-
-        Args:
-            gradient: A gradient by the variable, of this replica, or by its
-                shard, which is a sum over the replicas.
+        """Returns a shard of a gradient, which is this replica's if it is by the
+        variable, and a sum over the replicas if by the shard.
         """
         if gradient.shape == variable.shape:
             if self.reduction is None:
@@ -268,19 +265,8 @@ def single_optimizers(
 def computed_rates(
     optimizers: Sequence[keras.optimizers.Optimizer], global_step: Any
 ) -> tuple[Any, ...]:
-    """Returns the learning rates that functions or tensors of a `model_fn` set.
-
-    Args:
-        optimizers: Optimizers with a learning rate. Those with a number or a
-            Keras schedule are skipped.
-        global_step: The argument of functions with one argument.
-
-    Returns:
-        Scalar float32 tensors.
-
-    Raises:
-        TypeError: One is a function of TensorFlow, or has several arguments.
-        ValueError: One is not a scalar.
+    """Returns the scalar float32 learning rates that functions or tensors of a
+    `model_fn` set; skips optimizers with a number or a Keras schedule.
     """
     return tuple(
         _scalar(_call(function, global_step), each)

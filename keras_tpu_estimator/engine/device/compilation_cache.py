@@ -23,22 +23,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def use(directory: str) -> None:
-    """Makes JAX cache compiled programs, unless it already has a cache.
-
-    If the directory cannot be used, a warning reports the reason.
-
-    Args:
-        directory: A path or URL. A missing directory is created.
-
-    Example:
-
-    >>> import jax
-    >>> from keras_tpu_estimator.engine.device import compilation_cache
-    >>> chosen = jax.config.jax_compilation_cache_dir
-    >>> compilation_cache.use("/dev/null/cache")
-    >>> jax.config.jax_compilation_cache_dir == chosen
-    True
-    """
+    """Makes JAX cache compiled programs in a path or URL, or warns with the reason."""
     with _lock:
         chosen = jax.config.values[_NAME]
         if chosen:

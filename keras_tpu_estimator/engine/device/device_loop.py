@@ -43,13 +43,10 @@ _PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
 class DeviceLoop:
-    """Runs a program's steps on the devices, compiled once for each shape.
+    """The compiled steps of a program on the devices, one for each shape.
 
-    Args:
-        debug_nans: Whether training finds the operation that makes the first
-            NaN. Such training does not use stored executables.
-        waiting: Shows the progress of compilation.
-        executables: Executables that were compiled ahead of time.
+    Training with `debug_nans` finds the operation that makes the first NaN, and does
+    not use stored executables.
     """
 
     def __init__(
@@ -99,15 +96,12 @@ class DeviceLoop:
         labels: Labels,
         is_part: bool = False,
     ) -> PyTree:
-        """Copies stacked steps to the devices, split over the cores.
+        """Copies stacked steps, split over the cores, as `batches` of `run`.
 
         Args:
             features: Pytree of arrays of shape `[steps, batch, ...]`, which must
                 not change afterwards.
             is_part: Whether the batches are only this process's part.
-
-        Returns:
-            The argument `batches` of `run`.
         """
         layout, cores = (
             self._program.layout(mode),
@@ -134,9 +128,6 @@ class DeviceLoop:
         Args:
             parts: The result of `put` for parts that are padded to one size.
             sizes: The number of examples in the part of each host.
-
-        Returns:
-            The result of `put` for the same batch with equal parts.
         """
         layout = self._program.layout(mode)
         cores, sharding = layout.cores, layout.sharding(sum(sizes), axis=1)
@@ -152,15 +143,7 @@ class DeviceLoop:
         return jax.tree.unflatten(structure, even)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> PyTree:
-        """Copies one step of prediction to the devices.
-
-        Args:
-            features: Pytree of arrays of shape `[batch, ...]`.
-            is_padding: Booleans of shape `[batch]`.
-
-        Returns:
-            The argument `data` of `predict`.
-        """
+        """Copies features `[batch, ...]` and a mask `[batch]` for `predict`."""
         layout = self._program.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
@@ -181,12 +164,9 @@ class DeviceLoop:
     def arguments(self, step: Step, batches: PyTree) -> tuple[PyTree, ...]:
         """Returns the shapes and shardings of a compiled function's arguments.
 
-        Args:
-            batches: The result of `shapes.of_steps`.
-
-        Returns:
-            The values by path that the step assigns, the others, in TRAIN and
-            EVAL the metrics and the range of steps, and the batches.
+        They are the values by path that the step assigns, the others, in TRAIN and EVAL
+        the metrics and the range of steps, and the batches, which come from
+        `shapes.of_steps`.
         """
         is_local = step.mode == ModeKeys.PREDICT
         places = (self._places.own if is_local else self._places).of(step.reads)
@@ -203,11 +183,7 @@ class DeviceLoop:
         return self._program.layout(step.mode).cores.devices
 
     def trace(self, step: Step, batches: PyTree) -> jax.stages.Traced:
-        """Traces the function that `run` or `predict` compiles.
-
-        Args:
-            batches: The result of `shapes.of_steps`.
-        """
+        """Traces the function of `run` or `predict` for the shapes of batches."""
         trace = {
             ModeKeys.TRAIN: self._train.trace,
             ModeKeys.EVAL: self._evaluate.trace,
@@ -226,10 +202,9 @@ class DeviceLoop:
     ) -> tuple[ArraysByPath, list[jax.Array], StepValues, Outputs]:
         """Runs one step of TRAIN or EVAL for each of some stacked batches.
 
+        TRAIN donates the values that the step assigns.
+
         Args:
-            values: The variables' values by path. TRAIN donates those that the
-                step assigns.
-            metrics: The metrics' values so far.
             batches: The result of `put`.
             steps: The rows of the batches to use, at least one.
             fetch: Names of tensors to return from the last step.
@@ -258,17 +233,7 @@ class DeviceLoop:
         data: PyTree,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        """Predicts for one batch.
-
-        Args:
-            assigned: The values that the step assigns, by path.
-            others: The other values that it reads.
-            data: The result of `put_one`.
-            fetch: Names of other tensors to return.
-
-        Returns:
-            The assigned values, the outputs, and the other tensors by name.
-        """
+        """Predicts for the result of `put_one`; the tensors of `fetch` come last."""
         with self._waiting:
             return self._predict(assigned, others, data, step=step, fetch=fetch)
 
@@ -281,18 +246,11 @@ class DeviceLoop:
         steps: range,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        """Predicts for some of the stacked batches, in one run.
+        """Predicts for some of the stacked batches from `put`, in one run.
 
-        Args:
-            assigned: As in `predict`.
-            others: As in `predict`.
-            data: The result of `put`.
-            steps: The places of the batches to predict for, at least one.
-            fetch: As in `predict`.
-
-        Returns:
-            The results of `predict`, with the outputs stacked in the rows of
-            `data`, and the other tensors of the last batch.
+        The results are those of `predict`, with the outputs stacked in the rows of
+        `data`, and the other tensors of the last batch. At least one of the `steps`
+        must be given.
         """
         with self._waiting:
             outputs: tuple[ArraysByPath, Outputs, Outputs]
@@ -306,12 +264,7 @@ class DeviceLoop:
     def result_bytes(
         self, step: Step, features: Features, is_padding: np.ndarray
     ) -> int:
-        """Returns the bytes of one batch's outputs in PREDICT.
-
-        Args:
-            features: Pytree of arrays of shape `[batch, ...]`.
-            is_padding: Booleans of shape `[batch]`.
-        """
+        """Returns the bytes of one batch's outputs, for the arguments of `put_one`."""
         if step not in self._result_bytes:
             layout = self._program.layout(ModeKeys.PREDICT)
             batch = shapes.of_steps(layout, step.mode, features, is_padding)

@@ -51,21 +51,9 @@ _OF_CPUS = ("--xla_cpu_",)
 class ExecutableKey:
     """The program, devices and compiler of an executable.
 
-    Attributes:
-        name: The start of the file's name.
-        program: The SHA-256 of the lowered program.
-        devices: The number and kind of the devices and hosts, as a text.
-        topology: The SHA-256 of the positions and order of the devices.
-        compiler: The versions of JAX and of its compiler, as a text.
-        settings: The compiler's settings, as a text.
-
-    Example:
-
-    >>> import dataclasses, jax
-    >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
-    >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
-    >>> key.unlike(dataclasses.replace(key, devices="2 of 2 v9 on 1 host"))
-    ['devices (2 of 2 v9 on 1 host)']
+    `program` and `topology` are SHA-256 hashes: of the lowered program, and of the
+    positions and order of the devices. The other fields are readable texts; `name`
+    begins the file's name.
     """
 
     name: str
@@ -82,12 +70,7 @@ class ExecutableKey:
         lowered: jax.stages.Lowered,
         devices: Sequence[jax.Device],
     ) -> Self:
-        """Returns the key of a program.
-
-        Args:
-            devices: The devices that run the program, in their order. This
-                machine need not have them.
-        """
+        """Returns the key of a program for devices in their order, even absent ones."""
         topology = devices[0].client.devices()
         hosts = len({device.process_index for device in devices})
         return cls(
@@ -106,10 +89,7 @@ class ExecutableKey:
         return _digest(dataclasses.asdict(self))[:32]
 
     def unlike(self, other: Self) -> list[str]:
-        """Returns the fields of another key that differ.
-
-        Such as "program" and "compiler (...)", with the other key's value.
-        """
+        """Returns the other key's fields that differ, such as "compiler (...)"."""
         return [
             name if name in _HASHED else f"{name} ({value})"
             for name, value in dataclasses.asdict(other).items()
@@ -181,53 +161,22 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Executables:
-    """A folder of executables.
-
-    Attributes:
-        folder: The path of a local folder, which need not exist.
-
-    Example:
-
-    >>> import jax, tempfile
-    >>> from keras_tpu_estimator.engine.device.executables import (
-    ...     ExecutableKey, Executables)
-    >>> from keras_tpu_estimator.planning.compiling import without_cache
-    >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
-    >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
-    >>> executables = Executables(tempfile.mkdtemp())
-    >>> print(executables.load(key, lowered, jax.devices()[:1]))
-    None
-    >>> with without_cache():
-    ...     path = executables.save(key, lowered.compile())
-    >>> float(executables.load(key, lowered, jax.devices()[:1])(2.0))
-    3.0
-    """
+    """A folder of executables, which is local and need not exist."""
 
     folder: str
 
     def prepare(self) -> None:
-        """Makes the folder if it is missing, before files are saved.
-
-        Raises:
-            PermissionError: Other users may write there.
-        """
+        """Makes the folder if it is missing, and checks who may write there."""
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         trusted.check_folder(self.folder)
         commit.remove_abandoned(self.folder)
 
     def save(self, key: ExecutableKey, compiled: jax.stages.Compiled) -> str:
-        """Stores an executable in place of one with the same key.
+        """Stores an executable in place of one with the same key, and returns its path.
 
-        Args:
-            compiled: The executable, for any devices. It must be compiled, not
-                loaded from JAX's cache, because JAX cannot store a cached
-                executable for a CPU.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            PermissionError: Other users may write there.
+        It must be compiled, not loaded from JAX's cache, because JAX cannot store a
+        cached executable for a CPU. Raises `PermissionError` if other users may write
+        there.
         """
         self.prepare()
         # The lowered program also has the trees of arguments and results.
@@ -247,13 +196,9 @@ class Executables:
         lowered: jax.stages.Lowered,
         devices: tuple[jax.Device, ...],
     ) -> jax.stages.Compiled | None:
-        """Loads an executable, or returns `None` and logs the reason.
+        """Loads an executable for devices in their order, or logs why it cannot.
 
-        Args:
-            devices: The devices that run the program, in their order.
-
-        Raises:
-            PermissionError: Another user can have written the file.
+        Raises `PermissionError` if another user can have written the file.
         """
         try:
             stored = trusted.read(self._path(key))
@@ -310,11 +255,7 @@ class Executables:
 
 @dataclasses.dataclass(frozen=True)
 class _Header:
-    """The first line of a file.
-
-    Attributes:
-        checksum: The SHA-256 of the payload.
-    """
+    """The first line of a file: its key, and the SHA-256 of its payload."""
 
     key: ExecutableKey
     checksum: str
@@ -340,11 +281,7 @@ class _Header:
 
 
 def _checked(stored: bytes, key: ExecutableKey) -> bytes:
-    """Returns the payload of a file.
-
-    Raises:
-        ValueError: The file is incomplete, or does not match its name.
-    """
+    """Returns a file's payload, or raises if it does not match its header and name."""
     line, _, payload = stored.partition(b"\n")
     if _Header.parse(line) != _Header.of(key, payload):
         raise ValueError("it is not what was stored")
@@ -354,15 +291,9 @@ def _checked(stored: bytes, key: ExecutableKey) -> bytes:
 class StoredLoop:
     """A jitted function that runs stored executables instead of compiling.
 
-    It has the arguments and results of the function. It is lowered from shapes,
-    as stored executables are, because JAX lowers arrays to another program.
-
-    Args:
-        function: A jitted function of arrays, the last of which are the
-            batches, and of `step` and `fetch`.
-        shapes_of: Returns the shapes and shardings of all arrays for a step and
-            its batches.
-        devices_of: Returns the devices of a step, in their order.
+    It has the arguments and results of the function: arrays, the last of which are the
+    batches, and `step` and `fetch`. It is lowered from shapes, as stored executables
+    are, because JAX lowers arrays to another program.
     """
 
     def __init__(
@@ -405,13 +336,6 @@ class StoredLoop:
 
 
 def is_storable(traced: jax.stages.Traced) -> bool:
-    """Returns whether a program has the same text in another process.
-
-    Example:
-
-    >>> from keras_tpu_estimator.engine.device.executables import is_storable
-    >>> is_storable(jax.jit(abs).trace(1.0))
-    True
-    """
+    """Returns whether a program has the same text in another process."""
     # Its text has the address of each Python function that it calls.
     return not jaxprs.callbacks(traced.jaxpr)

@@ -33,32 +33,12 @@ _NEEDS_CONCRETE_VALUES = (
 
 
 class HostMetrics:
-    """Accumulates the metrics of a `metric_fn` over the steps of a call.
+    """The metrics of a `metric_fn`, accumulated over the steps of a call.
 
-    Variables that `metric_fn` creates keep their values between steps, by path,
-    as those of `model_fn` do. `metric_fn` is compiled for the CPU if it can be
-    traced, and runs as Python if it needs NumPy values.
-
-    Args:
-        host: The `metric_fn` and its tensors.
-        own_names: The names that metrics must not have.
-
-    Attributes:
-        directions: The Keras metrics so far that should rise ("up") or fall
-            ("down"), by name.
-
-    Example:
-
-    >>> import numpy as np
-    >>> import keras_tpu_estimator as kte
-    >>> from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
-    >>> def metric_fn(labels, classes):
-    ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
-    >>> metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
-    >>> for labels in ([0, 1], [1, 1]):
-    ...     metrics.update([np.array([labels]), np.array([[1, 1]])])
-    >>> float(metrics.result()["accuracy"])
-    0.75
+    Variables that `metric_fn` creates keep their values between steps, by path, as
+    those of `model_fn` do. `metric_fn` is compiled for the CPU if it can be traced, and
+    runs as Python if it needs NumPy values. `directions` has the Keras metrics so far
+    that should rise ("up") or fall ("down"), by name.
     """
 
     def __init__(self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES):
@@ -94,12 +74,7 @@ class HostMetrics:
         self._resumed = jax.device_put(dict(counts), self._device)
 
     def update(self, steps: PyTree) -> None:
-        """Adds some steps.
-
-        Args:
-            steps: The tensors of `metric_fn`, as `StepValues` or as arrays of
-                shape `[steps, ...]`.
-        """
+        """Adds steps, which are `StepValues` or arrays of shape `[steps, ...]`."""
         steps = jax.tree.map(StepValues.whole, steps)
         with jax.default_device(self._device):
             if self._is_traceable:
@@ -112,11 +87,7 @@ class HostMetrics:
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
     def names(self, steps: PyTree) -> tuple[str, ...]:
-        """Returns the names of the metrics by calling `metric_fn` with zeros.
-
-        Args:
-            steps: The shapes and dtypes of the argument of `update`.
-        """
+        """Returns the metrics' names, found by calling `metric_fn` with zeros."""
         other = self.another()
         other.update(
             jax.tree.map(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), steps)

@@ -34,11 +34,9 @@ _SMALL_BYTES = 1 << 20
 class ToSave:
     """The values that this process writes, by path.
 
-    Attributes:
-        whole: Copies of replicated values, only on the chief.
-        sharded: Sharded values, which are not copied.
-        tree: All values, for formats that all processes write together. The
-            other two are empty then.
+    `whole` has copies of replicated values, only on the chief, and `sharded` has values
+    that are not copied. Both are empty for formats that all processes write together,
+    which use the `tree`.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -70,12 +68,7 @@ class ToSave:
         whole: Mapping[str, jax.Array],
         sharded: Mapping[str, jax.Array],
     ) -> Self:
-        """Returns values in the dtypes and numbers of rows of checkpoints.
-
-        Args:
-            whole: The replicated values that this process writes, by path.
-            sharded: The sharded values.
-        """
+        """Returns values in the dtypes and numbers of rows of checkpoints."""
         copies = on_host(whole)
         for path in copies.keys() & store.saved_dtypes.keys():
             copies[path] = copies[path].astype(store.saved_dtypes[path])
@@ -101,11 +94,7 @@ def _cut(store: VariableStore, path: str, value: jax.Array) -> int | None:
 def spread_of(
     value: jax.Array, dtype: np.dtype, rows: int | None = None
 ) -> ShardedVariable:
-    """Returns an array whose shards are fetched one by one.
-
-    Args:
-        rows: The number of rows to save. Defaults to all.
-    """
+    """Returns an array whose shards are fetched one by one, cut to `rows` if given."""
     shape = value.shape if rows is None else (rows, *value.shape[1:])
     saved = IndexRanges.whole(shape)
     hosts = {}
@@ -141,11 +130,7 @@ def on_host(
 
 
 def check_whole(what: str, wanted: Collection[str], present: Collection[str]) -> None:
-    """Checks that this process has all shards of some variables.
-
-    Raises:
-        ValueError: It lacks shards of one.
-    """
+    """Raises an error if this process lacks shards of some wanted variables."""
     parts = sorted(set(wanted) - set(present))
     if parts:
         raise ValueError(
@@ -180,10 +165,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class _Block:
     """A `with` block in which callbacks may read variables.
 
-    Attributes:
-        values: The values of the block's call.
-        has_turn: Whether a callback has read variables, which makes other
-            threads wait.
+    `has_turn` means that a callback has read them, which makes other threads wait.
     """
 
     values: RunState
@@ -198,11 +180,10 @@ class _Blocks(threading.local):
 
 
 class ShownValues:
-    """Shows the values of calls to callbacks, one thread at a time.
+    """The values of calls, shown to callbacks on one thread at a time.
 
-    Args:
-        own_copies: Returns the arrays of which this process has all shards.
-        edit: Receives the values that callbacks have assigned in a call.
+    `own_copies` returns the arrays of which this process has all shards. `edit`
+    receives the values that callbacks have assigned in a call.
     """
 
     def __init__(
@@ -227,10 +208,9 @@ class ShownValues:
     def visible(self, values: RunState) -> Iterator[None]:
         """Shows a call's values as the model's to callbacks in a `with` block.
 
-        The variables get the values when a callback reads its `model`. At the
-        end of the block, the call gets the values that the callback assigned. A
-        block in which no callback reads them costs nothing. Blocks of several
-        calls may be nested.
+        The variables get the values when a callback reads its `model`. At the end of
+        the block, the call gets the values that the callback assigned. A block in which
+        no callback reads them costs nothing. Blocks of several calls may be nested.
         """
         block, mine = _Block(values), self._mine.open
         outer = self._shown if mine else None
@@ -312,12 +292,9 @@ class ShownValues:
 
     @contextlib.contextmanager
     def separate_arrays(self, keeps: bool) -> Iterator[None]:
-        """Gives the variables separate arrays in a `with` block.
+        """Gives the variables separate arrays, because Keras's own loops donate them.
 
-        Keras's own loops donate the arrays of variables.
-
-        Args:
-            keeps: Whether the call gets the values at the end of the block.
+        If `keeps` is set, the call gets the values at the end of the `with` block.
         """
         self.show()
         before = {path: self._current(path) for path in self._arrays}

@@ -43,12 +43,9 @@ _ON_CPU = StackSize(31 * 2**20, most=2**27)
 class ModeDevices:
     """The devices of each mode.
 
-    Attributes:
-        use_tpu: Whether all cores are used.
-        eval_on_tpu: Whether EVAL also uses all cores.
-        batch_axis: The batch axis of each tensor, or `None`.
-        machine: The devices. `None` means those of this process, read when they
-            are first needed.
+    `eval_on_tpu` means that EVAL also uses all cores. The batch axes are those of each
+    tensor. A `machine` of `None` is replaced by this process's devices when they are
+    first needed.
     """
 
     config: RunConfig
@@ -133,15 +130,9 @@ class ModeDevices:
         return functools.partial(partitioned, dims, cores.topology.cores_per_replica)
 
     def request(self, mode: str, params: Any, repeat: bool, chunk: int) -> InputRequest:
-        """Returns a mode's request for input.
+        """Returns a mode's request for input, in stacks of `chunk` steps.
 
-        Args:
-            params: The user's hyperparameters.
-            repeat: Whether arrays repeat forever.
-            chunk: The number of steps to stack.
-
-        Raises:
-            TypeError: `batch_axis` is set for a prediction on several cores.
+        Raises `TypeError` if `batch_axis` is set for a prediction on several cores.
         """
         axes = self._axes(mode)
         if axes.axes is not None and mode == ModeKeys.PREDICT and self.is_on_tpu(mode):

@@ -24,22 +24,8 @@ class Compiled(Protocol):
 def checking_nans(function: Callable[..., Any]) -> Compiled:
     """Compiles a function that raises at the first NaN among its operations.
 
-    Args:
-        function: A function of arrays and static keyword arguments.
-
-    Returns:
-        A function of the same arguments, which raises `FloatingPointError` with
-        the operation and the user's line. Its `trace` traces a function that
-        also returns the error.
-
-    Example:
-
-    >>> import jax.numpy as jnp
-    >>> from keras_tpu_estimator.engine.device.nan_search import checking_nans
-    >>> float(checking_nans(jnp.log)(1.0))
-    0.0
-
-    Reference: `jax.experimental.checkify`.
+    The `FloatingPointError` names the operation and the user's line. `trace` traces a
+    function that also returns the error. It uses `jax.experimental.checkify`.
     """
 
     return _CheckingNans(function)

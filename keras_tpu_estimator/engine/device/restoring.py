@@ -46,13 +46,10 @@ def initial_values(
     known: AnyArraysByPath,
     warm_start: WarmStartSettings | None,
 ) -> AnyArraysByPath:
-    """Returns initial values of variables.
+    """Returns the initial values of the `wanted` variables.
 
-    Args:
-        places: The shardings. Sharded variables are initialized on their cores.
-        wanted: Paths of the variables.
-        known: Values of other variables, which initial values may use.
-        warm_start: Another model's checkpoint, which has some of the values.
+    Sharded variables are initialized on their cores. Initial values may use the `known`
+    values of other variables, and `warm_start` has some of the values.
     """
     sharded = places.sharded(wanted)
     # Embedding tables are made on all cores unless `made_at` has their places.
@@ -124,14 +121,8 @@ def restored_values(
 ) -> ArraysByPath:
     """Returns a checkpoint's values of variables, on the devices.
 
-    Args:
-        checkpoint: The checkpoint's prefix.
-        wanted: Paths of the variables to restore if the checkpoint has them.
-        required: Paths of the variables that the checkpoint must have.
-
-    Raises:
-        ValueError: The checkpoint lacks a variable, or has it in another
-            shape.
+    Those of `wanted` are restored if the checkpoint has them. It raises `ValueError` if
+    the checkpoint lacks a `required` variable, or has one in another shape.
     """
     _logger.info("Restoring parameters from %s", checkpoint)
     reader = load_checkpoint(checkpoint)
@@ -144,14 +135,7 @@ def _read(
     reader: CheckpointReader,
     names: Mapping[str, str],
 ) -> ArraysByPath:
-    """Reads values from a checkpoint of this model to the devices.
-
-    Sharded variables are read core by core.
-
-    Raises:
-        ValueError: The checkpoint lacks a variable, or has it in another
-            shape.
-    """
+    """Reads a checkpoint to the devices, and sharded variables core by core."""
     _warn_of_other_dtypes(store, names, described(store, reader, names))
     sharded = places.sharded(names)
     with reader.held_open():
@@ -203,12 +187,8 @@ def in_place_of(
 ) -> ArraysByPath:
     """Returns the values that a scaffold's `variables_to_restore` replaces.
 
-    Args:
-        checkpoint: The prefix of a checkpoint for names that are not among the
-            values, or `None`.
-
-    Raises:
-        ValueError: The model lacks a variable, or the name does not exist.
+    A checkpoint, if given, has the names that are not among the values. It raises
+    `ValueError` if the model lacks a variable, or if the name does not exist.
     """
     sources, variables = scaffold.sources, store.variables
     unknown = sources.keys() - variables.keys()
@@ -256,13 +236,10 @@ def _warn_of_other_dtypes(
     names: Mapping[str, str],
     stored: Mapping[str, Described],
 ) -> None:
-    """Warns if a checkpoint has other dtypes than the model.
+    """Warns about variables whose dtype differs between the checkpoint and the model.
 
-    64-bit numbers cause no warning where devices lack them.
-
-    Args:
-        names: Names in the checkpoint, by the paths of the variables.
-        stored: Descriptions of the checkpoint's variables, by name.
+    `names` maps the variables' paths to names in the checkpoint. 64-bit numbers cause
+    no warning where devices lack them.
     """
     other = [
         path
@@ -284,12 +261,7 @@ def _warn_of_other_dtypes(
 def _converted(
     store: VariableStore, path: str, name: str, value: jax.Array | np.ndarray
 ) -> jax.Array | np.ndarray:
-    """Returns the value of one variable in the dtype of another.
-
-    Raises:
-        ValueError: The dtype cannot represent the value, or other values of its
-            dtype.
-    """
+    """Returns a value in the dtype of another variable, if that can represent it."""
     dtype, own = store.device_dtype(path), np.dtype(value.dtype)
     is_integer = np.issubdtype(dtype, np.integer)
     if can_hold(dtype, own) and (not is_integer or np.can_cast(own, dtype)):
@@ -313,17 +285,7 @@ def check_fits(
     wanted: set[str],
     required: Iterable[str],
 ) -> None:
-    """Checks that a checkpoint has some variables, without reading them.
-
-    Args:
-        checkpoint: The checkpoint's prefix.
-        wanted: As in `restored_values`.
-        required: As in `restored_values`.
-
-    Raises:
-        ValueError: The checkpoint lacks a variable, or has it in another
-            shape.
-    """
+    """Checks a checkpoint as `restored_values` does, without reading values."""
     reader = load_checkpoint(checkpoint)
     described(store, reader, names_of(store, reader, wanted, required))
 
@@ -348,15 +310,7 @@ def names_of(
 def described(
     store: VariableStore, reader: CheckpointReader, names: Mapping[str, str]
 ) -> Mapping[str, Described]:
-    """Checks a checkpoint's variables, and returns their descriptions by name.
-
-    Args:
-        names: Names in the checkpoint, by the paths of the variables.
-
-    Raises:
-        ValueError: The checkpoint lacks a variable, or has it in another
-            shape.
-    """
+    """Checks the variables' presence and shapes, and describes them by name."""
     stored = reader.by_any_name()
     missing = [name for name in names.values() if name not in stored]
     if missing:
@@ -380,12 +334,7 @@ def described(
 
 
 def _advice(missing: Iterable[str], unused: Iterable[str]) -> str:
-    """Returns the advice for variables that a checkpoint lacks.
-
-    Args:
-        missing: The names of those variables.
-        unused: The other names in the checkpoint.
-    """
+    """Returns the advice for missing variables, given the checkpoint's unused names."""
     if _counted(missing) <= _counted(unused):
         return (
             "It has all of them under other counts, because Keras numbers "

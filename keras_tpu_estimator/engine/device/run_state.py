@@ -32,11 +32,7 @@ _STEP_ADVICE = (
 
 
 def check_step(step: int, checkpoint: str) -> None:
-    """Checks that devices can continue from a checkpoint's global step.
-
-    Raises:
-        ValueError: The step does not fit 32 bits.
-    """
+    """Raises an error if a checkpoint's global step does not fit devices' 32 bits."""
     if not 0 <= step <= _LAST_STEP:
         raise ValueError(
             f"The global step of a checkpoint must be at most {_LAST_STEP}, "
@@ -49,15 +45,8 @@ def check_step(step: int, checkpoint: str) -> None:
 class Version:
     """The identity of a call's values: equal only for equal values.
 
-    Attributes:
-        step: The global step.
-        runs: The number of steps of the call.
-        edits: The number of times that user code has assigned values.
-
-    Example:
-
-    >>> Version(10) == Version(10), Version(10) == Version(10, edits=1)
-    (True, False)
+    It has the global step, the number of steps of the call, and the number of times
+    that user code has assigned values.
     """
 
     step: int
@@ -67,17 +56,10 @@ class Version:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The source of values: a checkpoint, or initialization.
+    """The source of values: a checkpoint under any of its names, or initialization.
 
-    Attributes:
-        checkpoint: The prefix of a checkpoint, under any of its names; `None`
-            for initial values.
-        content: The version of the checkpoint's file.
-
-    Example:
-
-    >>> Source.of(None) == Source.of(None)
-    True
+    The version of the checkpoint's file identifies it, so that two sources with
+    different names may be equal. Both fields are `None` for initial values.
     """
 
     checkpoint: str | None = dataclasses.field(compare=False)
@@ -85,11 +67,7 @@ class Source:
 
     @classmethod
     def of(cls, checkpoint: str | None) -> Self:
-        """Returns the source for the current content of a checkpoint.
-
-        Raises:
-            FileNotFoundError: The checkpoint does not exist.
-        """
+        """Returns the source for the current content of a checkpoint that exists."""
         if checkpoint is None:
             return cls(None, None)
         file = location.main_file(checkpoint) or checkpoint
@@ -101,15 +79,8 @@ class RunState(Mapping[str, jax.Array]):
 
     Values that steps and user code assign remain for the rest of the call. The
     `version` identifies the values for code that saves, reports or caches them.
-
-    Args:
-        source: The source of the same values, or `None`.
-        overridden: Paths of constants that callbacks of earlier calls have set.
-            Checkpoints contain them.
-
-    Attributes:
-        overridden: The same, with the constants that are set in this call.
-        on_edit: Receives the values that user code assigns, by path.
+    Checkpoints contain the `overridden` constants, which callbacks of this and earlier
+    calls have set. `on_edit` receives the values that user code assigns, by path.
     """
 
     def __init__(
@@ -171,15 +142,7 @@ class RunState(Mapping[str, jax.Array]):
         runs: int = 0,
         step: int | None = None,
     ) -> None:
-        """Applies the values that steps have assigned.
-
-        Args:
-            runs: The number of those steps.
-            step: The global step of the values. Defaults to the current one.
-
-        Raises:
-            ValueError: The step does not fit 32 bits.
-        """
+        """Applies values that `runs` steps have assigned, and their global step."""
         old = self._version
         step = old.step if step is None else step
         if not 0 <= step <= _LAST_STEP:
@@ -207,11 +170,7 @@ class RunState(Mapping[str, jax.Array]):
         assigned: Mapping[str, jax.Array],
         overridden: Collection[str] = (),
     ) -> None:
-        """Applies the values that user code has assigned.
-
-        Args:
-            overridden: Paths of the constants among them.
-        """
+        """Applies values that user code has assigned, some of which are constants."""
         self._version = dataclasses.replace(
             self._version, edits=self._version.edits + 1
         )
@@ -223,19 +182,8 @@ class RunState(Mapping[str, jax.Array]):
 class StepValues:
     """One value for each step of a loop, sliced to those steps on the host.
 
-    A loop returns rows for all steps that its program could run. NumPy sees
-    only the rows of the steps that ran.
-
-    Attributes:
-        rows: Array of shape `[rows, ...]` on the devices.
-        steps: The rows of the steps that ran.
-
-    Example:
-
-    >>> import numpy as np
-    >>> values = StepValues(np.array([0, 1, 2, 0]), range(1, 3))
-    >>> len(values), np.asarray(values).tolist()
-    (2, [1, 2])
+    A loop returns `rows` of shape `[rows, ...]` on the devices for all steps that its
+    program could run. NumPy sees only the rows of the `steps` that ran.
     """
 
     rows: jax.Array | np.ndarray
@@ -280,7 +228,6 @@ def scan_with_newest(
     Args:
         step: Takes a state and one row. Returns the next state and two pytrees
             of outputs.
-        state: The first state.
         xs: Pytree of arrays that are stacked along their first axis.
         span: Two integers: the first row, and the one after the last. The range
             must not be empty.
@@ -288,16 +235,6 @@ def scan_with_newest(
     Returns:
         The last state; the first outputs, stacked in the rows of `span`, with
         zeros in all other rows; and the second outputs of the last step.
-
-    Example:
-
-    >>> import jax.numpy as jnp
-    >>> from keras_tpu_estimator.engine.device.run_state import scan_with_newest
-    >>> total, totals, last = scan_with_newest(
-    ...     lambda total, x: (total + x, total + x, x),
-    ...     0, jnp.arange(4), jnp.array([0, 3]))
-    >>> int(total), totals.tolist(), int(last)
-    (3, [0, 1, 3, 0], 2)
     """
     rows = len(jax.tree.leaves(xs)[0])
 

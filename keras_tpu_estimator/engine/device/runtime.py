@@ -19,12 +19,7 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A program on the devices.
-
-    Attributes:
-        values: The owner of its variables' values.
-        waiting: Shows the progress of compilation.
-    """
+    """A program on the devices, with its compiled loop and its variables' values."""
 
     program: DistributedProgram
     loop: DeviceLoop

@@ -24,10 +24,8 @@ def of_steps(
 ) -> PyTree:
     """Returns the shapes that `DeviceLoop.put` or `put_one` would return.
 
-    Args:
-        mode: In PREDICT steps are not stacked, and the mask of padding takes the
-            place of labels.
-        is_part: Whether each other process has an equally large part.
+    In PREDICT steps are not stacked, and the mask of padding takes the place of labels.
+    `is_part` means that each other process has an equally large part.
     """
     batch, cores = (features, labels), layout.cores
     axis = 0 if mode == ModeKeys.PREDICT else 1
@@ -44,12 +42,7 @@ def of_steps(
 
 
 def of_data(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
-    """Returns the shapes of data from `DeviceLoop.put` or `put_one`.
-
-    Args:
-        nest: Pytree of arrays, on the devices or on the host.
-        place: The sharding of arrays on the host.
-    """
+    """Returns the shapes of data for the devices, with `place` for arrays elsewhere."""
     return jax.tree.map(
         lambda leaf: abstract_array(
             leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)
@@ -61,11 +54,7 @@ def of_data(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
 def of_values(
     store: VariableStore, places: Mapping[str, jax.sharding.Sharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of variables on the devices.
-
-    Args:
-        places: The shardings of the variables, by path.
-    """
+    """Returns the shapes of variables on the devices, given their shardings by path."""
 
     def on_devices(path: str) -> tuple[int, ...]:
         shape = tuple(store.variables[path].shape)

@@ -34,15 +34,9 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 class CachedValues(Mapping[str, jax.Array]):
     """The values of a model between calls, by path, and their source.
 
-    A checkpoint is read only if it has other values, or more.
-
-    Args:
-        warm_start: The variables that start from another model's checkpoint
-            while this model has none, or `None`.
-
-    Attributes:
-        source: The source of the same values, or `None`.
-        overridden: Paths of constants that a callback has set.
+    A checkpoint is read only if it has other values, or more. Variables start from
+    `warm_start` while this model has no checkpoint. A callback has set the `overridden`
+    constants.
     """
 
     def __init__(
@@ -83,16 +77,7 @@ class CachedValues(Mapping[str, jax.Array]):
     def load(
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> ArraysByPath:
-        """Loads the values that a step begins with.
-
-        Args:
-            checkpoint: The prefix of a checkpoint, or `None` for initial values.
-            slots: Whether to also load optimizer state.
-
-        Raises:
-            ValueError: The checkpoint lacks a variable, or has it in another
-                shape.
-        """
+        """Loads the values that a step begins with, or raises if they do not fit it."""
         source = Source.of(checkpoint)
         if source != self.source:
             self.replace({}, source)
@@ -117,11 +102,7 @@ class CachedValues(Mapping[str, jax.Array]):
     def replaced(
         self, step: Step, values: AnyArraysByPath, checkpoint: str | None
     ) -> ArraysByPath:
-        """Returns the values that a step's scaffold replaces.
-
-        Args:
-            checkpoint: The prefix of a checkpoint with other values, or `None`.
-        """
+        """Returns the values that a scaffold replaces, some from a checkpoint."""
         return restoring.in_place_of(
             step.scaffold, values, checkpoint, self._store, self._places
         )
@@ -158,14 +139,7 @@ def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
 
 
 class VariableOwner:
-    """The owner of the values of a model's variables.
-
-    Args:
-        warm_start: As in `CachedValues`.
-
-    Attributes:
-        shown: Shows the values to callbacks.
-    """
+    """The owner of a model's variable values, which `shown` shows to callbacks."""
 
     def __init__(
         self,
@@ -186,28 +160,13 @@ class VariableOwner:
         self.shown = ShownValues(store, places.own_copies, self.edit)
 
     def check_fits(self, step: Step, checkpoint: str) -> None:
-        """Checks that a step can begin with a checkpoint, without reading values.
-
-        Raises:
-            ValueError: The checkpoint lacks a variable, or has it in another
-                shape.
-        """
+        """Raises an error if a checkpoint does not fit a step, without reading it."""
         wanted = {*step.reads, *self._store.without_slots()}
         restoring.check_fits(self._store, checkpoint, wanted, step.reads)
 
     @contextlib.contextmanager
     def donated(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
-        """Donates the values to a call of TRAIN in a `with` block.
-
-        At the end of the block, the new values are cached.
-
-        Args:
-            checkpoint: The prefix of a checkpoint, or `None` for initial values.
-
-        Raises:
-            ValueError: The checkpoint lacks a variable, or has it in another
-                shape.
-        """
+        """Donates the values to a call of TRAIN, and then caches the new values."""
         self._check_places()
         with self._passing:
             values = self._loaded(self._cached, step, checkpoint)
@@ -226,17 +185,7 @@ class VariableOwner:
     def borrowed(
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> Iterator[RunState]:
-        """Provides the values to a call of EVAL or PREDICT in a `with` block.
-
-        Their arrays are not donated before the end of the block.
-
-        Args:
-            checkpoint: As in `donated`.
-            slots: Whether to also load optimizer state.
-
-        Raises:
-            ValueError: As in `donated`.
-        """
+        """Provides values for EVAL or PREDICT, which stay valid in the `with` block."""
         cached = self._cached
         # All processes make initial values together.
         is_new = checkpoint is None and self._places.are_on_hosts
@@ -252,12 +201,7 @@ class VariableOwner:
                 self._borrowers -= 1
 
     def of_training(self, step: Step, training: RunState, trained: Step) -> RunState:
-        """Returns the current values of a call of TRAIN for EVAL inside it.
-
-        Args:
-            step: The step of EVAL.
-            trained: The step of TRAIN.
-        """
+        """Returns the current values of a call of TRAIN for EVAL's `step` inside it."""
         self.complete(training, step)
         values = RunState(self._lasting(training, trained), step.mode, training.source)
         self.complete(values, step)
@@ -288,15 +232,14 @@ class VariableOwner:
     ) -> ToSave:
         """Returns the values of a checkpoint.
 
+        Raises `ValueError` if a sharded variable must be written by one process, and no
+        process has all of its shards.
+
         Args:
             in_parts: Whether each process writes its shards of sharded
                 variables.
-            is_chief: Whether this process writes the replicated variables.
-            as_tree: Whether those are written together with the shards.
-
-        Raises:
-            ValueError: A sharded variable must be written by one process, and
-                no process has all of its shards.
+            as_tree: Whether the replicated variables, which the chief writes, are
+                written together with the shards.
         """
         saved = [*self._store.saved_paths(), *sorted(values.overridden)]
         wanted = {

@@ -51,11 +51,7 @@ class VariablePlaces:
     def put_by_part(
         self, path: str, part: Callable[[IndexRanges], np.ndarray]
     ) -> jax.Array:
-        """Makes a variable shard by shard.
-
-        Args:
-            part: Returns the shard at some index ranges.
-        """
+        """Makes a variable from the shards that `part` returns at some index ranges."""
         shape = tuple(self._store.variables[path].shape)
         place = self._places_of([path])[path]
         return transfers.put_by_part(self._shape(path), place, _with_zeros(shape, part))

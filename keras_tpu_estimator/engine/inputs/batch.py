@@ -25,20 +25,7 @@ PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
 
 def pair_of(value: Any) -> tuple[Features, Labels]:
-    """Returns the features and labels of a value that `input_fn` produced.
-
-    Args:
-        value: A tuple, named tuple or list of features and labels, or only
-            features.
-
-    Raises:
-        ValueError: It is a tuple or list of another length.
-
-    Example:
-
-    >>> pair_of({"x": 1}), pair_of(({"x": 1}, 2))
-    (({'x': 1}, None), ({'x': 1}, 2))
-    """
+    """Returns the features and labels of a value that `input_fn` produced."""
     if not isinstance(value, tuple | list):
         return value, None
     if len(value) != 2:
@@ -62,9 +49,8 @@ def pair_of(value: Any) -> tuple[Features, Labels]:
 class Batch:
     """One step's features and labels, or a part of them for some cores.
 
-    Attributes:
-        features: Pytree of NumPy arrays, batch first, and of `Unbatched` ones.
-        labels: The same, or `None`.
+    Both are pytrees of NumPy arrays, batch first, and of `Unbatched` ones. Labels may
+    be `None`.
     """
 
     features: Features
@@ -72,15 +58,7 @@ class Batch:
 
     @classmethod
     def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
-        """Returns a value of `input_fn` as a batch of NumPy arrays.
-
-        Args:
-            pair_of: Returns the features and the labels of the value.
-
-        Raises:
-            ValueError: The value is a tuple or list of another length, or empty,
-                or `as_arrays` rejects it.
-        """
+        """Returns a value of `input_fn` as a batch of NumPy arrays, after checks."""
         features, labels = pair_of(value)
         batch = cls(as_arrays(features), as_arrays(labels, "labels"))
         if not jax.tree.leaves(batch.features):
@@ -116,11 +94,7 @@ class Batch:
         return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
 
     def repeated(self, steps: int, may_stay: bool = False) -> "StackedSteps":
-        """Returns this step repeated, without copying.
-
-        Args:
-            may_stay: As in `StackedSteps`.
-        """
+        """Returns this step repeated, without a copy, as steps that `may_stay`."""
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
             if steps == 1:
@@ -201,13 +175,7 @@ class StackedSteps:
         return dataclasses.replace(first, room=room), rest
 
     def padded_to(self, steps: int) -> PyTree:
-        """Returns features and labels padded to a number of steps.
-
-        The added steps have arbitrary values.
-
-        Args:
-            steps: At least the number of these steps.
-        """
+        """Returns features and labels padded to a number of steps with any values."""
         both = self.features, self.labels
         if self.steps == steps:
             return both
@@ -246,20 +214,9 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
 def as_arrays(nest: Any, name: str = "features") -> PyTree:
     """Returns a pytree of array-like values as NumPy arrays in native byte order.
 
-    Args:
-        nest: Any pytree. Mappings that are not dicts, such as those of
-            tokenizers, become dicts.
-        name: The name of the pytree in errors.
-
-    Raises:
-        ValueError: The keys of a dict have no order, values are masked, or a
-            list contains Python numbers.
-
-    Example:
-
-    >>> import collections
-    >>> as_arrays(collections.UserDict(x=[np.array([1, 2], ">i4")]))
-    {'x': [array([1, 2], dtype=int32)]}
+    Mappings that are not dicts, such as those of tokenizers, become dicts. It raises
+    `ValueError` if the keys of a dict have no order, if values are masked, or if a list
+    contains Python numbers. Errors contain the `name` of the pytree.
     """
 
     def one(path: Any, leaf: Any) -> PyTree:
@@ -288,13 +245,7 @@ def as_arrays(nest: Any, name: str = "features") -> PyTree:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Returns whether a value is a list of numbers, or of such lists.
-
-    Example:
-
-    >>> _is_list_of_numbers([[1], [2.5]]), _is_list_of_numbers([np.ones(3)])
-    (True, False)
-    """
+    """Returns whether a value is a list of numbers, or of such lists."""
     is_list = isinstance(value, list) and bool(value)
     return is_list and all(
         isinstance(each, int | float | np.generic) or _is_list_of_numbers(each)
@@ -334,21 +285,7 @@ def _check_keys(nest: Any, cause: Exception) -> None:
 
 
 def pad(nest: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
-    """Appends zeros to the batch axis of every array that has one.
-
-    Args:
-        nest: Pytree of NumPy arrays, batch first, and of `Unbatched` ones.
-        size: The batch size to reach.
-
-    Returns:
-        The pytree, and booleans of shape `[size]`, true for padding.
-
-    Example:
-
-    >>> import numpy as np
-    >>> pad(np.array([1, 2]), 3)
-    (array([1, 2, 0]), array([False, False,  True]))
-    """
+    """Pads a batch to `size` with zeros, and returns a mask `[size]` of the padding."""
     present = batch_size(nest)
     is_padding = np.arange(size) >= present
     if present == size:
@@ -363,15 +300,11 @@ def pad(nest: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Hosted:
-    """The tensors of one batch that the host has computed for a step.
+    """The tensors of one batch, by name, that the host has computed for a step.
 
-    They take the place of the user's features and labels. To JAX, they are a
-    pytree of the tensors.
-
-    Args:
-        tensors: Arrays by name.
-        part: The part of the program that computed them. A program may have
-            several, such as one for each batch size.
+    They take the place of the user's features and labels. To JAX, they are a pytree of
+    the tensors. A program may have several parts that compute them, such as one for
+    each batch size.
     """
 
     def __init__(self, tensors: Mapping[str, Any], part: Any):
@@ -379,18 +312,18 @@ class Hosted:
         self.part = part
 
     def tree_flatten_with_keys(self) -> tuple[list[Any], Any]:
-        """The tensors with their names, and what else belongs to them."""
+        """Returns the tensors with their names, and the names with the part."""
         key = jax.tree_util.DictKey
         leaves = [(key(name), value) for name, value in self.tensors.items()]
         return leaves, (tuple(self.tensors), self.part)
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
-        """The tensors, and what else belongs to them."""
+        """Returns the tensors, and their names with the part."""
         return [*self.tensors.values()], (tuple(self.tensors), self.part)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, leaves: Any) -> "Hosted":
-        """The same with other tensors."""
+        """Returns the same batch with other tensors."""
         names, part = aux
         return cls(dict(zip(names, leaves, strict=True)), part)
 

@@ -15,9 +15,6 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 class BatchSource(abc.ABC):
     """A source of batches, which is read once, optionally from a state.
 
-    Args:
-        value: The result of the call of `input_fn`.
-
     Attributes:
         is_single: Whether the source is one batch, which training repeats.
         stacked: The number of batches in an item; 0 for items that are batches.
@@ -33,29 +30,14 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def check(self, plan: InputPlan) -> None:
-        """Checks that the plan of calls allows this kind of source.
-
-        Raises:
-            TypeError: It does not.
-        """
+        """Raises `TypeError` if the plan of calls does not allow such a source."""
 
     def check_repeated(self) -> None:  # noqa: B027 - most are not repeated
-        """Checks that this source may be the batch of every step.
-
-        Raises:
-            TypeError: It should be a different batch in each.
-        """
+        """Raises `TypeError` if this source must not be the batch of every step."""
 
     @abc.abstractmethod
     def items(self, state: Any = None) -> Iterator[Any]:
-        """Returns an iterator over the items.
-
-        Args:
-            state: A result of `state_of`. `None` means the beginning.
-
-        Raises:
-            Exception: The state does not fit the source.
-        """
+        """Returns an iterator over the items, from the beginning or a state."""
 
     def state_of(self, items: Iterator[Any]) -> Any:
         """Returns the state of an iterator over the items, or `None`."""
@@ -64,13 +46,7 @@ class BatchSource(abc.ABC):
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
-        """Returns the number of batches to read at once; 0 for single batches.
-
-        Args:
-            steps: The number of requested batches.
-            batch_size: The number of examples of each, unless the source has it.
-            stack_size: The size limit of the stack.
-        """
+        """Returns the number of batches to read at once; 0 for single batches."""
         del steps, batch_size, stack_size
         return 0
 
@@ -115,11 +91,7 @@ class Arrays(BatchSource):
             )
 
     def items(self, state: Any = None) -> Iterator[Any]:
-        """Returns an iterator over the single batch.
-
-        Raises:
-            ValueError: It is a list that is not a pair, or may be batches.
-        """
+        """Returns an iterator over the single batch, after checking a list."""
         if state is not None:
             raise ValueError("Arrays must have no state. Received one.")
         if isinstance(self._value, list):
@@ -130,21 +102,9 @@ class Arrays(BatchSource):
 class SourceReader:
     """A counting iterator over a source, which may have a state.
 
-    It holds the user's objects until it is closed, without reference cycles,
-    because TensorFlow's objects must not be collected on any thread.
-
-    Args:
-        pair_of: Returns the features and the labels of an item.
-
-    Attributes:
-        batches: The number of batches that were read, except skipped ones. The
-            last item may have fewer than were counted.
-
-    Example:
-
-    >>> reader = SourceReader(Arrays("a batch"))
-    >>> next(reader), reader.batches, reader.state()
-    ('a batch', 1, None)
+    It holds the user's objects until it is closed, without reference cycles, because
+    TensorFlow's objects must not be collected on any thread. `batches` counts read
+    batches except skipped ones; the last item may have fewer than were counted.
     """
 
     def __init__(self, source: BatchSource, pair_of: PairOf = pair_of):
@@ -154,15 +114,7 @@ class SourceReader:
         self._items: Iterator[Any] | None = None
 
     def open(self, state: Any, batches: int) -> None:
-        """Starts to read from a state.
-
-        Args:
-            state: A result of `state`.
-            batches: The number of batches before it.
-
-        Raises:
-            Exception: The state does not fit the source.
-        """
+        """Starts to read from a result of `state`, after that many batches."""
         self._items = self._source.items(state)
         self.batches = batches
 
@@ -200,11 +152,7 @@ class SourceReader:
 
 
 def _check_list(value: list[Any]) -> None:
-    """Checks that a list is a pair, and does not look like two batches.
-
-    Raises:
-        ValueError: It is not a pair, or may be two batches.
-    """
+    """Raises an error if a list is not a pair, or looks like two batches."""
     kinds = {_keys_of_batch(each) for each in value}
     are_batches = len(kinds) == 1 and None not in kinds
     if len(value) != 2 or are_batches:

@@ -27,19 +27,15 @@ _RANK = 4
 
 
 class BatchFinder:
-    """Finds the tensors that have a batch axis.
+    """The tensors that have a batch axis, found from their shapes.
 
-    In the first batch, these are the tensors whose first axis has the requested
-    size, or else the most common length. In a batch of another size, they are
-    those among them whose first axis changed, if some are features. A tensor
-    whose first axis changed like a later axis of other tensors is a sequence
-    that was as long as the first batch. If no label has a batch axis, all labels
-    except scalars have one. Images whose last axis is as long as the labels, when
-    no first axis is, have the batch as their last axis. Without a size, scalars
-    are one example.
-
-    Args:
-        size: The requested batch size, or `None`.
+    In the first batch, these are the tensors whose first axis has the requested size,
+    or else the most common length. In a batch of another size, they are those among
+    them whose first axis changed, if some are features. A tensor whose first axis
+    changed like a later axis of other tensors is a sequence that was as long as the
+    first batch. If no label has a batch axis, all labels except scalars have one.
+    Images whose last axis is as long as the labels, when no first axis is, have the
+    batch as their last axis. Without a size, scalars are one example.
     """
 
     def __init__(self, size: int | None):
@@ -146,16 +142,11 @@ _MOST_EMPTY = 10_000
 
 
 class BatchCheck:
-    """Checks each batch of a call against the first.
+    """A check of each batch of a call against the first.
 
-    Args:
-        size: The requested batch size, or `None`.
-        is_any_size: Whether batches may also be larger, or smaller before the
-            last one.
-        is_padded: Whether smaller batches are padded. Then any batch may be
-            smaller, and empty batches are not skipped.
-        may_share: Whether tensors may lack a batch axis.
-        shapes: Counts the shapes of the batches.
+    Batches may have any size if `is_any_size`, and else only the last one may be
+    smaller. If `is_padded`, any batch may be smaller, and empty batches are not
+    skipped. If `may_share`, tensors may lack a batch axis.
     """
 
     def __init__(
@@ -178,11 +169,7 @@ class BatchCheck:
     def is_empty(self, batch: Batch) -> bool:
         """Returns whether a batch has no examples and must be skipped.
 
-        An empty batch is not checked, because it often has another shape and
-        dtype.
-
-        Raises:
-            ValueError: Too many consecutive batches are empty.
+        An empty batch is not checked, because it often has another shape and dtype.
         """
         if self._is_padded or not self._has_no_example(batch):
             self._empty = 0
@@ -206,10 +193,7 @@ class BatchCheck:
         )
 
     def __call__(self, batch: Batch, step: int) -> Collection[str]:
-        """Checks the batch of a step, and returns the names of shared tensors.
-
-        A batch with the signature of an earlier one passes.
-        """
+        """Checks batches with new signatures, and returns the shared tensors' names."""
         signature = batch.signature
         if signature not in self._passed:
             self._passed[signature] = self._check(batch, step)
@@ -240,11 +224,7 @@ class BatchCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """The structure, ranks and dtypes of all batches of a call.
-
-    Attributes:
-        shapes: The shapes of the first batch by name.
-    """
+    """The structure, ranks and dtypes of all batches, and the first batch's shapes."""
 
     structure: Any
     shapes: dict[str, tuple[int, ...]]
@@ -260,11 +240,7 @@ class Expected:
         )
 
     def check(self, batch: Batch, step: int) -> None:
-        """Checks a later batch.
-
-        Raises:
-            ValueError: It differs in more than the lengths of its axes.
-        """
+        """Raises an error if a batch differs in more than the lengths of its axes."""
         if _structure(batch) != self.structure:
             raise ValueError(
                 "All batches must have the same structure. Received at step "
@@ -298,15 +274,7 @@ class Expected:
 
 
 def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
-    """Checks that the tensors of a batch can be copied to devices and split.
-
-    Args:
-        shared: The names of tensors without a batch axis.
-
-    Raises:
-        ValueError: A tensor does not contain numbers, has no batch axis, or has
-            another batch size than the others.
-    """
+    """Raises an error if tensors are not numbers, or unshared ones differ in size."""
     first: str | None = None
     shared = {*shared, *unbatched_by_host(batch.features)}
     for name, leaf in batch.leaves:

@@ -77,19 +77,14 @@ class Dataset(BatchSource):
     def release(items: list[Iterator[Any]]) -> None:
         """Releases the iterators in a list without waiting.
 
-        TensorFlow waits for a thread that tunes the dataset. That thread checks
-        whether to end at doubling intervals of up to a minute, and often misses
-        its wake-up.
+        TensorFlow waits for a thread that tunes the dataset. That thread checks whether
+        to end at doubling intervals of up to a minute, and often misses its wake-up.
         """
         release(items.clear)
 
 
 class StackedDataset(Dataset):
-    """The batches of a dataset, several in each item.
-
-    Args:
-        batches: The number of batches in an item.
-    """
+    """The batches of a dataset, several in each item."""
 
     def __init__(self, dataset: Any, batches: int):
         super().__init__(_stack(dataset, batches).prefetch(1))
@@ -99,8 +94,7 @@ class StackedDataset(Dataset):
 def _stack(dataset: Any, batches: int) -> Any:
     """Returns a dataset with that many batches, of any sizes, in an item.
 
-    The user's `prefetch` of single batches is removed, because it would wake a
-    thread for each batch.
+    The user's `prefetch` is removed, because it would wake a thread for each batch.
     """
     dataset = without_prefetch(dataset)
     specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
@@ -111,11 +105,7 @@ def _stack(dataset: Any, batches: int) -> Any:
 
 
 def can_be_stacked(dataset: Any) -> bool:
-    """Returns whether stacking a dataset's batches is possible and worthwhile.
-
-    Batches must be numbers and differ only in size, and the dataset must not be
-    short.
-    """
+    """Returns whether a dataset is long enough, and of numbers that can be stacked."""
     tensorflow = sys.modules["tensorflow"]
     specs = tensorflow.nest.flatten(dataset.element_spec)
     length = int(dataset.cardinality())
@@ -204,14 +194,6 @@ def release(function: Callable[[], object]) -> None:
 
     While Python exits, no thread starts, and the function is not called. An error can
     leave an iterator of `predict` open until then.
-
-    Example:
-
-    >>> items = [1, 2, 3]
-    >>> release(items.clear)
-    >>> wait_for_releases()
-    >>> items
-    []
     """
     if sys.is_finalizing():
         return
@@ -255,9 +237,8 @@ _ZEROS: Mapping[str, int] = {"f": 0}
 def in_dense_tensors(dataset: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
     """Returns a `tf.data.Dataset` with dense tensors instead of sparse ones.
 
-    Args:
-        missing: Values of missing cells by NumPy's kind of dtype. Tensors of
-            other kinds stay sparse.
+    `missing` maps NumPy's kinds of dtypes to the values of missing cells. Tensors of
+    other kinds stay sparse.
     """
     nest = sys.modules["tensorflow"].nest
     spec = dataset.element_spec
@@ -272,11 +253,7 @@ def in_dense_tensors(dataset: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
 
 
 def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
-    """Returns a sparse tensor as a dense one, and other values unchanged.
-
-    Args:
-        missing: As in `in_dense_tensors`.
-    """
+    """Makes a tensor dense as `in_dense_tensors` does; other values stay unchanged."""
     if not _has_value(tensor, missing):
         return tensor
     sparse = sys.modules["tensorflow"].sparse

@@ -11,13 +11,10 @@ from keras_tpu_estimator.base.common.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
-    """One of a mode's calls of `input_fn`.
+    """One of a mode's calls of `input_fn`, by its index among those of all hosts.
 
-    Attributes:
-        index: The number of the call.
-        total: The number of calls over all hosts.
-        replicas: The number of cores that the call feeds.
-        batch_size: The value of `params["batch_size"]`, or `None`.
+    `replicas` is the number of cores that the call feeds, and `batch_size` the value of
+    `params["batch_size"]`.
     """
 
     index: int
@@ -219,10 +216,8 @@ PER_CORE = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2)
 class InputPlan:
     """The calls of `input_fn` that this host makes for a mode.
 
-    Attributes:
-        batches_per_call: The number of batches of each call in one step.
-        way: The input configuration, or `None` for one core.
-        topology: The replicas and hosts, or `None` if `params` has no `context`.
+    Each call has `batches_per_call` batches in one step. `way` is `None` for one core,
+    and `topology` is `None` if `params` has no `context`.
     """
 
     calls: tuple[Deployment, ...]
@@ -268,11 +263,7 @@ def undivided(batch_size: int | None) -> InputPlan:
 def input_plan(
     mode: str, way: InputPipelineConfig, topology: Topology, batch_size: int
 ) -> InputPlan:
-    """Returns the plan of calls for several cores.
-
-    Args:
-        batch_size: The number of examples in a step, over all cores.
-    """
+    """Returns the plan of calls for several cores, which share the batch of a step."""
     way = way_in(mode, way)
     replicas, hosts = topology.num_replicas, topology.num_readers
     per_host, host = topology.replicas_per_host, topology.reader_index

@@ -30,14 +30,9 @@ from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
 class InputReader:
     """The steps of an input, from a restore point.
 
-    Args:
-        input_fn: The user's function. The constructor makes the plan's calls.
-
-    Attributes:
-        is_single: Whether each call returned one batch.
-
-    Raises:
-        TypeError: The plan does not allow a returned value.
+    The constructor makes the plan's calls of `input_fn`, and raises `TypeError` if the
+    plan does not allow a returned value. `is_single` means that each call returned one
+    batch.
     """
 
     def __init__(
@@ -68,11 +63,7 @@ class InputReader:
         self.steps = Stacker(self._pieces(sources), request.stack_size, request.room)
 
     def restore(self) -> None:
-        """Sets the state of the restore point.
-
-        Raises:
-            Exception: The state does not fit the input.
-        """
+        """Sets the state of the restore point, or raises if it does not fit."""
         if self._start.states is None:
             return
         states = unpack(self._start.states)
@@ -181,11 +172,7 @@ def _combined(
 
 
 def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSteps]:
-    """Yields the batches in the items of a `StackedDataset`, except empty ones.
-
-    Args:
-        check: Checks batches of every size, in order.
-    """
+    """Yields the batches in items of a `StackedDataset`, checked in their order."""
     done = 0
     for chunk in chunks:
         batches = []

@@ -35,20 +35,7 @@ _Shapes = dict[str, _Shape]
 class InputShapes:
     """The shapes of a mode's batches, over all calls, without the batch axis.
 
-    Args:
-        most: The maximum number of shapes, or `None`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs.batch import Batch
-    >>> from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
-    >>> shapes = InputShapes("train", most=1)
-    >>> shapes.note(Batch({"ids": np.zeros((8, 5))}, None), step=0)
-    >>> shapes.note(Batch({"ids": np.zeros((4, 5))}, None), step=1)
-    >>> shapes.note(Batch({"ids": np.zeros((8, 6))}, None), step=2)
-    Traceback (most recent call last):
-    ValueError: Batches of mode 'train' must have at most 1 shape, ...
+    `most` is the maximum number of shapes, or `None`.
     """
 
     def __init__(self, mode: str = "", most: int | None = None):
@@ -58,15 +45,7 @@ class InputShapes:
         self._is_reported = False
 
     def note(self, batch: Batch, step: int) -> None:
-        """Counts the shape of a batch.
-
-        Args:
-            batch: The batch, with its shared tensors marked.
-            step: The number of the batch.
-
-        Raises:
-            ValueError: The number of shapes exceeds the maximum.
-        """
+        """Counts a batch's shape, with shared tensors marked, up to the maximum."""
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
             name: (
@@ -126,17 +105,7 @@ _STRUCTURE = "the structure of features and labels"
 class ElementSpec:
     """The structure of a batch, with dtypes and shapes without the batch size.
 
-    Attributes:
-        facts: Descriptions by the names of tensors.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-    >>> from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
-    >>> stacked = StackedSteps({"ids": np.zeros((4, 8, 5), "int32")}, None)
-    >>> ElementSpec.of(stacked).facts["features['ids']"]
-    'int32 of shape (batch, 5)'
+    Facts are texts by tensor, such as `int32 of shape (batch, 5)`.
     """
 
     facts: Mapping[str, str]
@@ -156,12 +125,7 @@ class ElementSpec:
 
 
 def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
-    """Returns the error for batches with different specs on several hosts.
-
-    Args:
-        facts: The facts of each host's spec, or `None` for a host without a
-            batch.
-    """
+    """Returns the error for different specs, given each host's facts or `None`."""
     names = dict.fromkeys(name for each in facts for name in each or ())
     unlike = [
         name
@@ -201,21 +165,15 @@ def _described(leaf: Any) -> str:
 class BatchAxes:
     """The batch axis of each tensor, features first.
 
-    Attributes:
-        axes: The axis of each tensor, or `None` for the first axis of all.
-        shares: The number of cores that must divide each batch evenly.
+    Without axes, the batch is the first axis of all tensors. `shares` is the number of
+    cores that must divide each batch evenly.
     """
 
     axes: Sequence[int] | None = None
     shares: int = 1
 
     def to_front(self, batch: Batch) -> Batch:
-        """Moves the batch axes of an example to the front.
-
-        Raises:
-            ValueError: There are more or fewer tensors than axes, or a tensor
-                cannot be split along its axis.
-        """
+        """Moves the batch axes of a batch's tensors to the front, if they fit."""
         if self.axes is None:
             return batch
         leaves, structure = jax.tree.flatten((batch.features, batch.labels))
@@ -273,13 +231,8 @@ def partitioned(
 ) -> tuple[Features, Labels]:
     """Shards a replica's features and labels over its cores.
 
-    Args:
-        dims: The value of `TPUConfig.input_partition_dims`.
-        cores: The number of cores of a replica.
-        cut: Shards a tensor, given the number of shards of each dimension.
-
-    Raises:
-        ValueError: The dims do not fit the features or the labels.
+    `dims` is the value of `TPUConfig.input_partition_dims`. `cut` shards a tensor,
+    given the number of shards of each dimension.
     """
     of_features, *rest = dims
     shared = _split("features", of_features, cores, cut, features)

@@ -34,11 +34,7 @@ def array_of_torch(tensor: Any) -> np.ndarray:
 
 
 def check_yields_batches(value: object) -> None:
-    """Checks that the result of `input_fn` does not yield single examples.
-
-    Raises:
-        TypeError: It is a dataset of PyTorch, Hugging Face or Grain that does.
-    """
+    """Raises `TypeError` if a dataset of a known library yields single examples."""
     if _is_one_of(value, "datasets", _SPLITS):
         raise _not_batches(
             value, "contains several datasets", "Select one by its name."
@@ -77,10 +73,7 @@ def check_yields_batches(value: object) -> None:
 
 
 def allow_worker_processes(value: object) -> None:
-    """Marks absl's flags as parsed, so that Grain can start worker processes.
-
-    Grain reads these flags, which only programs of `app.run` parse.
-    """
+    """Marks absl's flags as parsed, because Grain's worker processes read them."""
     if _is_one_of(value, "grain", (*_CHAINS, *_LOADER, *_ITERATORS)):
         flags = sys.modules["absl.flags"].FLAGS
         if not flags.is_parsed():
@@ -90,8 +83,8 @@ def allow_worker_processes(value: object) -> None:
 def _may_batch(dataset: Any) -> bool:
     """Returns whether a Grain dataset may yield batches, by the names of its parts.
 
-    It yields batches if a part makes them, and may yield them if a part is
-    unknown, such as a user's class or worker processes.
+    It yields batches if a part makes them, and may yield them if a part is unknown,
+    such as a user's class or worker processes.
     """
     parents = getattr(dataset, "parents", ())
     if _is_batching(dataset):

@@ -31,11 +31,7 @@ _NUMBERS = "biufc"
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A packed nested value.
-
-    Attributes:
-        text: JSON, in which bytes and arrays are indices of blobs.
-    """
+    """A packed nested value: JSON, in which bytes and arrays are indices of blobs."""
 
     text: str
     blobs: tuple[bytes, ...]
@@ -47,21 +43,7 @@ class Packed:
 
 
 def pack(value: Any) -> Packed:
-    """Packs a value.
-
-    Args:
-        value: Numbers, strings, bytes, `None`, arrays of numbers or tensors,
-            and dicts, lists and tuples of these.
-
-    Raises:
-        TypeError: It contains another value.
-
-    Example:
-
-    >>> packed = pack({"next": 3, "rng": (np.ones(2), b"abc")})
-    >>> len(packed.blobs), unpack(packed)
-    (2, {'next': 3, 'rng': (array([1., 1.]), b'abc')})
-    """
+    """Packs nested numbers, strings, bytes, `None`, arrays and tensors."""
     blobs: list[bytes] = []
 
     def encode(value: Any) -> Any:
@@ -144,19 +126,7 @@ _LEAF = "leaf"
 
 
 def to_bytes(nest: PyTree) -> bytes:
-    """Returns a pytree of arrays as bytes.
-
-    Args:
-        nest: A pytree. `None` is a pytree without arrays.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs import packing
-    >>> data = packing.to_bytes({"x": np.arange(3), "y": None})
-    >>> packing.from_bytes(data)
-    {'x': array([0, 1, 2]), 'y': None}
-    """
+    """Returns a pytree of arrays as bytes. `None` is a pytree without arrays."""
     leaves = [_native(leaf) for leaf in jax.tree.leaves(nest)]
     head = json.dumps(
         {
@@ -169,15 +139,7 @@ def to_bytes(nest: PyTree) -> bytes:
 
 
 def from_bytes(data: bytes, structure: Any = None) -> PyTree:
-    """Returns the pytree in the result of `to_bytes`.
-
-    Args:
-        structure: The structure, for pytrees with types that JSON lacks, such
-            as named tuples.
-
-    Raises:
-        ValueError: The structure is needed and missing.
-    """
+    """Returns the pytree in bytes; types that JSON lacks need its `structure`."""
     start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
     head = json.loads(data[_LENGTH_BYTES:start])
     leaves = []
@@ -247,23 +209,7 @@ def write_archive(
     record: Mapping[str, Any],
     blobs: Iterable[bytes],
 ) -> None:
-    """Writes an archive atomically.
-
-    Args:
-        path: The file's path or URL.
-        token: The token of the save.
-        name: The record's name in the archive.
-        record: A value for JSON.
-
-    Example:
-
-    >>> import tempfile
-    >>> path = f"{tempfile.mkdtemp()}/file.zip"
-    >>> write_archive(path, "0f0f0f0f", "state.json", {"steps": 20}, [b"abc"])
-    >>> record, blobs = read_archive(path, "state.json")
-    >>> record["steps"], blobs
-    (20, (b'abc',))
-    """
+    """Writes a named record for JSON, blobs and a save's token atomically."""
     blobs = tuple(blobs)
     with commit.replacing(path) as partial:
         with zipfile.ZipFile(partial, "w") as file:
@@ -274,16 +220,7 @@ def write_archive(
 
 
 def read_archive(path: str, name: str) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Reads the record and the blobs of an archive.
-
-    Args:
-        path: The file's path or URL.
-        name: The record's name in the archive.
-
-    Raises:
-        FileNotFoundError: The file is missing.
-        ValueError: The file is corrupt.
-    """
+    """Reads the named record and the blobs, or raises `ValueError` if corrupt."""
     try:
         with (
             paths.opened(path) as stream,

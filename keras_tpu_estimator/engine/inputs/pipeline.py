@@ -34,15 +34,10 @@ _BATCH_SIZES = {
 
 
 class Pipeline:
-    """The steps of one call, read from a user's `input_fn`.
+    """The steps of one call, from the position `start` if it is set.
 
-    Args:
-        input_fn: The user's function. The constructor makes the plan's calls.
-        start: The position at which to continue, or `None`.
-        is_kept: Whether `position` will be called.
-
-    Raises:
-        TypeError: The plan does not allow a returned value.
+    The constructor makes the plan's calls, and raises `TypeError` if the plan does not
+    allow a returned value. `is_kept` means that `position` will be called.
     """
 
     def __init__(
@@ -91,22 +86,12 @@ class Pipeline:
         return self._reader.is_single
 
     def peek(self) -> StackedSteps | None:
-        """Returns the first steps if steps must be skipped, or else `None`.
-
-        Raises:
-            Exception: As in `take`.
-        """
+        """Returns the first steps if steps must be skipped, or else `None`."""
         with self._with_notes():
             return self._begin()
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Returns up to `steps` stacked steps, or `None` at the end of the input.
-
-        They have equal shapes, so that a smaller batch is returned separately.
-
-        Raises:
-            Exception: Errors of the user's pipeline are not wrapped.
-        """
+        """Returns up to `steps` steps of equal shapes, or `None` at the end."""
         with self._with_notes():
             if self._start is not None:
                 self._continue_from(self._start)
@@ -121,29 +106,16 @@ class Pipeline:
         return stacked
 
     def keep_together(self, like: StackedSteps, steps: int) -> None:
-        """Stores steps that are taken one by one in stacks, without labels.
-
-        Args:
-            like: One step with the features of those that are stacked.
-            steps: The number of steps in a stack.
-        """
+        """Stores steps that are taken one by one in stacks, as `Stacker` does."""
         self._reader.steps.keep_together(like, steps)
 
     def room(self, like: StackedSteps) -> int:
-        """Returns the number of steps that a device program has room for.
-
-        Args:
-            like: Steps of the same size.
-        """
+        """Returns the number of such steps that a device program has room for."""
         request = self._request
         return even_share(request.room, like.step_bytes, request.stack_size)
 
     def position(self, steps: int) -> Position:
-        """Returns the position after some of the steps that were taken.
-
-        Args:
-            steps: The number of this pipeline's steps that were used.
-        """
+        """Returns the position after that many of this pipeline's steps were used."""
         steps += self._before
         return Position(steps, self._recipe, self._restore_points.newest(steps))
 
@@ -266,7 +238,9 @@ _POLL_SECS = 0.1
 
 
 class Infeed(Generic[T]):
-    """Iterates over the results of a function, which a thread calls ahead.
+    """An iterator over the results of a function, which a thread calls ahead.
+
+    An error of `produce` is raised after the items before it.
 
     Args:
         produce: Returns the next item, or `None` at the end.
@@ -277,17 +251,7 @@ class Infeed(Generic[T]):
         give_up: Called by `close`, so that `produce` stops waiting for other
             processes.
         finish: Called with each item, by the thread that takes it. Its result
-            takes the place of the item. Defaults to no change.
-
-    Raises:
-        Exception: An error of `produce` is raised after the items before it.
-
-    Example:
-
-    >>> numbers = iter([1, 2, 3])
-    >>> with Infeed(lambda: next(numbers, None)) as infeed:
-    ...     list(infeed)
-    [1, 2, 3]
+            takes the place of the item.
     """
 
     def __init__(
@@ -357,14 +321,9 @@ class Infeed(Generic[T]):
         return len(self._ready) >= items or self._is_over
 
     def gather(self, items: int, gap_secs: float) -> bool:
-        """Waits until items are ready, while new ones arrive.
+        """Waits for items while they arrive, and returns whether none did.
 
-        Args:
-            items: The number of items; fewer suffice at the end.
-            gap_secs: The maximum wait for each item.
-
-        Returns:
-            Whether the wait was in vain, because no item arrived.
+        The gaps are at most `gap_secs`. Fewer items suffice at the end of the input.
         """
         begun, is_vain = len(self._ready), False
         with self._changed:

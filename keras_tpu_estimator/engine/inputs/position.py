@@ -25,13 +25,10 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 
 @dataclasses.dataclass(frozen=True)
 class RestorePoint:
-    """A position at which reading an input can continue.
+    """A position, in steps, at which reading an input can continue.
 
-    Attributes:
-        steps: The number of steps before it.
-        stacked: The number of batches that `tf.data` stacked, or 0.
-        states: The iterator states of the calls of `input_fn`; `None` at the
-            beginning.
+    `stacked` is the number of batches that `tf.data` stacked, or 0. `states` are the
+    iterator states of the calls of `input_fn`, or `None` at the beginning.
     """
 
     steps: int = 0
@@ -63,17 +60,9 @@ class StepRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The position of a training run in its input.
+    """The position of a training run in its input, in steps since the first one.
 
-    Attributes:
-        steps: The number of steps since `input_fn` was called.
-        restore_point: A restore point at or before this position.
-
-    Example:
-
-    >>> position = Position(8, StepRecipe(64, calls=1, call_size=64))
-    >>> position.difference_from(StepRecipe(32, calls=1, call_size=32))
-    'batches of 64 examples, now 32'
+    Its restore point is at or before this position.
     """
 
     steps: int
@@ -113,25 +102,10 @@ _SHARE = 20
 class RestorePoints:
     """The restore points of an input that is read ahead of its use.
 
-    Each checkpoint uses the newest restore point that is not ahead of it. The
-    reading thread then makes one for the next checkpoint, so that restore points
-    are cheap and close to the checkpoints.
-
-    Args:
-        first: The restore point at which reading starts.
-        is_wanted: Whether to make a restore point soon.
-        max_bytes: The maximum size of a state, such as a shuffle buffer of
-            images; 0 means no restore points.
-        delay_secs: The time before the first restore point.
-        clock: Returns the time in seconds.
-
-    Example:
-
-    >>> restore_points = RestorePoints(RestorePoint(), is_wanted=True)
-    >>> for steps in (8, 16):
-    ...     restore_points.add(lambda: RestorePoint(steps))
-    >>> [restore_points.newest(steps).steps for steps in (4, 8, 20)]
-    [0, 8, 8]
+    Each checkpoint uses the newest restore point that is not ahead of it. The reading
+    thread then makes one for the next checkpoint, so that restore points are cheap and
+    close to the checkpoints. The first one is made after `delay_secs`, and none if
+    `max_bytes` is 0 or a state is larger, such as a shuffle buffer of images.
     """
 
     def __init__(
@@ -152,22 +126,14 @@ class RestorePoints:
         self._not_before = clock() + delay_secs
 
     def newest(self, steps: int) -> RestorePoint:
-        """Returns the newest restore point at or before a step, and drops others.
-
-        Args:
-            steps: A step, not before that of an earlier call.
-        """
+        """Returns the newest restore point up to a step, which must not decrease."""
         self._is_wanted = True
         while len(self._points) > 1 and self._points[1].steps <= steps:
             self._points.popleft()
         return self._points[0]
 
     def add(self, make: Callable[[], RestorePoint | None]) -> None:
-        """Makes a restore point if one is due.
-
-        Args:
-            make: Returns a restore point, or `None` if the input has no state.
-        """
+        """Makes a restore point if one is due and the input has a state."""
         start = self._clock()
         if not (self._is_wanted and self._is_possible):
             return
@@ -226,20 +192,7 @@ _ALONE = Hosts()
 
 
 def write_position(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
-    """Writes the position of a checkpoint atomically.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> from keras_tpu_estimator.files.checkpoints import saving
-    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
-    >>> write_position(saved, Position(20, StepRecipe(64, calls=1, call_size=64)))
-    >>> saving.save_into(
-    ...     saved, 20, {}, retention=checkpoints.Retention())
-    >>> read_position(saved.prefix).steps
-    20
-    """
+    """Writes the position of a checkpoint atomically."""
     record = dataclasses.asdict(position)
     states = position.restore_point.states
     if states is not None:
@@ -256,10 +209,8 @@ def write_position(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) 
 def read_position(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
     """Reads the position of a checkpoint, or returns `None`.
 
-    If another number of hosts has written it, it has only the number of steps.
-
-    Raises:
-        ValueError: The file is corrupt.
+    If another number of hosts has written it, it has only the number of steps. A
+    corrupt file raises `ValueError`.
     """
     saved = SaveFiles.at(prefix)
     if saved is None:

@@ -33,26 +33,7 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 class Stream(BatchSource):
-    """An iterable of batches, which may reuse their arrays.
-
-    Example:
-
-    >>> class Numbers:
-    ...     start = 0
-    ...     def __iter__(self):
-    ...         for self.start in range(self.start + 1, 5):
-    ...             yield self.start
-    ...     def state_dict(self):
-    ...         return {"start": self.start}
-    ...     def load_state_dict(self, state):
-    ...         self.start = state["start"]
-    >>> numbers = Stream(Numbers())
-    >>> items = numbers.items()
-    >>> next(items), next(items)
-    (1, 2)
-    >>> next(Stream(Numbers()).items(numbers.state_of(items)))
-    3
-    """
+    """An iterable of batches, which may reuse their arrays."""
 
     may_stay = False
 
@@ -83,19 +64,7 @@ class Stream(BatchSource):
 
 
 def source_of(value: Any) -> BatchSource:
-    """Returns the source for a value.
-
-    Args:
-        value: A dataset, an iterable of batches, or one batch.
-
-    Raises:
-        TypeError: It yields single examples.
-
-    Example:
-
-    >>> type(source_of(iter([1, 2]))).__name__, type(source_of([1, 2])).__name__
-    ('Stream', 'Arrays')
-    """
+    """Returns the source for a dataset, an iterable of batches, or one batch."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(value, tensorflow.data.Dataset):
         return Dataset(in_dense_tensors(value))
@@ -122,18 +91,14 @@ class InputRequest:
         plan: The calls of `input_fn` to make.
         params_for: Returns the `params` of a call, from its additional ones.
         config: The run configuration, for an `input_fn` with this argument.
-        axes: The batch axis of each tensor.
         repeat: Whether a source of one batch repeats forever.
         chunk: The number of steps to read at once.
         room: The number of steps that a device program has room for, if they
             are small.
         checks_size: Whether batches must have the requested size.
-        stack_size: The size limit of a stack.
         state_max_bytes: The maximum number of bytes of a saved iterator state.
-        shapes: Counts the shapes of batches.
         source_of: Makes a call, and returns the source for its result and
             number.
-        pair_of: Returns the features and the labels of a batch.
         may_stack: Whether a source may stack batches before `pair_of`.
     """
 
@@ -165,17 +130,7 @@ class InputRequest:
 
 
 def call_input_fn(input_fn: InputFn, mode: str, params: Any, config: Any) -> Any:
-    """Calls an `input_fn` with the arguments that it declares.
-
-    Args:
-        input_fn: A function of `params` and any of `mode`, `config` and
-            `input_context`.
-        params: The user's hyperparameters with `batch_size` and `context`.
-
-    Raises:
-        TypeError: It is not callable.
-        ValueError: It lacks the argument `params`.
-    """
+    """Calls an `input_fn` with `params` and the other arguments that it declares."""
     if not callable(input_fn):
         raise TypeError(
             "`input_fn` must be a function of params. Received: "

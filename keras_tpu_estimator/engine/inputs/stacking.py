@@ -31,10 +31,8 @@ _MOST_SMALL = 2**26
 class StackSize:
     """The size of stacks of steps.
 
-    Attributes:
-        wanted: The number of bytes of a stack of small steps.
-        most: The maximum number of bytes of eight steps; larger steps are not
-            stacked. Defaults to `wanted`.
+    `wanted` is the number of bytes of a stack of small steps. `most` is the maximum
+    number of bytes of eight steps, by default `wanted`; larger steps are not stacked.
     """
 
     wanted: float = math.inf
@@ -48,23 +46,10 @@ class StackSize:
 
 
 class Buffers:
-    """Memory that is reused when no array refers to it.
+    """Memory that is reused when no array or view refers to it.
 
     New memory is slow to write, because the system maps it page by page. Small arrays
     use the memory of all calls in this process, large ones that of this object.
-
-    Example:
-
-    >>> buffers = Buffers()
-    >>> array = buffers.empty((2, 3), np.dtype("float32"))
-    >>> address = array.ctypes.data
-    >>> rows = array[1:]
-    >>> del array
-    >>> buffers.empty((6,), np.dtype("float32")).ctypes.data == address
-    False
-    >>> del rows
-    >>> buffers.empty((6,), np.dtype("float32")).ctypes.data == address
-    True
     """
 
     def __init__(self) -> None:
@@ -86,8 +71,7 @@ class Buffers:
 class _FreeMemory:
     """Memory that no array refers to, for all threads.
 
-    Args:
-        most: The maximum number of free bytes of sizes that are not requested.
+    At most `most` free bytes of sizes that are not requested are kept.
     """
 
     def __init__(self, most: int):
@@ -126,9 +110,7 @@ _small = _FreeMemory(_MOST_SMALL)
 class Stack:
     """Copies of steps of equal shapes in one array for each tensor.
 
-    Args:
-        steps: The maximum number of steps.
-        room: The number of steps to allocate memory for, at least `steps`.
+    `room` is the number of steps to allocate memory for, and defaults to `steps`.
     """
 
     def __init__(
@@ -167,10 +149,7 @@ class Stack:
         return StackedSteps(features, labels, True, self._room, place)
 
     def clear_rest(self) -> None:
-        """Clears old values that a conversion of all steps would warn about.
-
-        NumPy warns about values that are too large for float32.
-        """
+        """Clears old values, about which a conversion to float32 would warn."""
         for leaf in self._leaves:
             if leaf.dtype == np.float64:
                 leaf[self.steps :] = 0
@@ -184,7 +163,7 @@ class Stack:
 
 
 def form(features: Features) -> Any:
-    """Returns what is equal for features that one program takes."""
+    """Returns a key that is equal for features of one compiled program."""
     leaves, structure = jax.tree.flatten(features)
     return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
@@ -198,14 +177,11 @@ def is_ready(stacked: StackedSteps) -> bool:
 
 
 class Stacker:
-    """Combines stacked steps into stacks of the requested length.
+    """A reader that combines stacked steps into stacks of the requested length.
 
-    Args:
-        pieces: Yields stacks of any length. A piece that may not stay is copied
-            before the next one is requested.
-        stack_size: The size limit of a stack.
-        room: The maximum number of steps in a stack, and the number to allocate
-            memory for within `stack_size`.
+    A piece that may not stay is copied before the next one is requested. `room` is the
+    maximum number of steps in a stack, and the number to allocate memory for within
+    `stack_size`.
     """
 
     def __init__(
@@ -226,10 +202,7 @@ class Stacker:
         self._filling: Stack | None = None
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Returns up to `steps` steps of equal shapes, or `None` at the end.
-
-        Their arrays do not change, and are aligned for programs on a CPU.
-        """
+        """Returns up to `steps` aligned steps of equal shapes, or `None` at the end."""
         piece = self._next()
         if piece is None:
             return None
@@ -255,13 +228,10 @@ class Stacker:
         return stack.stacked()
 
     def keep_together(self, like: StackedSteps, steps: int) -> None:
-        """Stores steps that are taken one by one in stacks, without labels.
+        """Stores steps that are taken one by one in stacks of `steps`, without labels.
 
-        A run of several steps uses them without a copy.
-
-        Args:
-            like: One step with the features of those that are stacked.
-            steps: The number of steps in a stack.
+        A run of several steps uses them without a copy. Only steps with features as in
+        `like` are stored this way.
         """
         self._together = form(like.features), steps
 
@@ -318,17 +288,8 @@ class Stacker:
 def even_share(steps: int, step_bytes: int, stack_size: StackSize) -> int:
     """Returns the length of a stack, so that all stacks have equal lengths.
 
-    Equal lengths need only one compiled program, and no piece is split. If no
-    length divides `steps`, lengths are about equal. Large steps are not stacked.
-
-    Example:
-
-    >>> even_share(100, step_bytes=4, stack_size=StackSize(150))
-    25
-    >>> even_share(100, step_bytes=40, stack_size=StackSize(150))
-    1
-    >>> even_share(100, step_bytes=40, stack_size=StackSize(150, most=600))
-    8
+    Equal lengths need only one compiled program, and no piece is split. If no length
+    divides `steps`, lengths are about equal. Large steps are not stacked.
     """
     most = int(min(stack_size.steps(step_bytes), steps))
     times = -(-steps // most)

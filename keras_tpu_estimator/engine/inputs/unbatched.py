@@ -21,9 +21,7 @@ from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 class Unbatched:
     """A tensor that all examples of a batch share.
 
-    Attributes:
-        value: The tensor. If cores have separate batches, it is stacked, with one
-            row for each core.
+    If cores have separate batches, it is stacked, with one row for each core.
     """
 
     value: Any
@@ -35,13 +33,7 @@ def is_unbatched(node: object) -> bool:
 
 
 def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
-    """Returns all leaves with names such as `features['image']`, and their marks.
-
-    Example:
-
-    >>> named_leaves({"x": 1, "rate": Unbatched(2)}, None)
-    [("features['rate']", Unbatched(value=2)), ("features['x']", 1)]
-    """
+    """Returns all leaves with names such as `features['image']`, and their marks."""
     return [
         (name + jax.tree_util.keystr(path), leaf)
         for name, nest in (("features", features), ("labels", labels))
@@ -50,13 +42,7 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
 
 
 def map_batched(function: Callable[..., Any], *nests: PyTree) -> PyTree:
-    """Maps over tensors with a batch axis. Shared ones come from the first pytree.
-
-    Example:
-
-    >>> map_batched(lambda x: x + 1, {"x": 1, "rate": Unbatched(1)})
-    {'rate': Unbatched(value=1), 'x': 2}
-    """
+    """Maps over tensors with a batch axis. Shared ones come from the first pytree."""
     return jax.tree.map(
         lambda *leaves: leaves[0] if is_unbatched(leaves[0]) else function(*leaves),
         *nests,
@@ -65,17 +51,7 @@ def map_batched(function: Callable[..., Any], *nests: PyTree) -> PyTree:
 
 
 def batch_size(nest: PyTree, axis: int = 0) -> int:
-    """Returns the length of the batch axis of a pytree's tensors.
-
-    If all tensors are shared, they are one example.
-
-    Args:
-        nest: Pytree of objects with a shape.
-        axis: The batch axis.
-
-    Raises:
-        ValueError: No tensor has a batch axis.
-    """
+    """Returns the length of a pytree's batch axis; 1 if all tensors are shared."""
     leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
     for leaf in leaves:
         if not is_unbatched(leaf) and len(leaf.shape) > axis:
@@ -94,12 +70,8 @@ def joined_of_cores(
 ) -> tuple[Features, Labels]:
     """Concatenates the batches of some cores, and stacks their shared tensors.
 
-    Args:
-        cores: The number of cores. With fewer batches than cores, shared tensors
-            must be equal.
-
-    Raises:
-        ValueError: They are not, or tensors differ in more than the batch size.
+    With fewer batches than cores, shared tensors must be equal. Tensors may differ only
+    in the batch size.
     """
 
     def join(path: Any, *leaves: Any) -> Any:
@@ -121,12 +93,8 @@ def joined_of_hosts(
 ) -> tuple[Features, Labels]:
     """Concatenates the stacked steps of some hosts, of any sizes.
 
-    Args:
-        cores: The number of rows of shared tensors in the result. Examples are
-            redistributed over all cores, so that shared tensors must be equal.
-
-    Raises:
-        ValueError: They are not.
+    Examples are redistributed over all cores, so that shared tensors must be equal.
+    They get one row for each core.
     """
 
     def join(path: Any, *leaves: Any) -> Any:

@@ -42,7 +42,6 @@ class TraceOptions:
             "activations". `None` means none.
         micro_batches: The number of parts of each core's batch in TRAIN.
         records: Whether summaries are among the outputs of TRAIN and EVAL.
-        random_bits: The generator of random bits, as in `RunConfig`.
     """
 
     dtype_policy: str | None = None
@@ -98,11 +97,8 @@ SpecFunction: TypeAlias = Callable[[Features, Labels, str, Mapping[str, Any]], S
 class BoundModelFn:
     """A user's `model_fn` with all arguments bound except the data.
 
-    Attributes:
-        params: The user's hyperparameters.
-        checks_params: Whether `model_fn` must take `params`.
-        embeddings: The `EmbeddingConfigSpec` whose activations `model_fn`
-            receives, or `None`.
+    `checks_params` means that `model_fn` must take `params`. `embeddings` is the
+    `EmbeddingConfigSpec` whose activations it receives, or `None`.
     """
 
     function: Callable[..., Any]
@@ -118,18 +114,10 @@ class BoundModelFn:
         mode: str,
         additional: Mapping[str, Any],
     ) -> Spec:
-        """Calls the user's function.
+        """Calls the user's function, and checks its arguments and the returned spec.
 
-        Args:
-            additional: The entries that `params` has besides the user's own
-                values. With its `use_tpu`, a spec must be a `TPUEstimatorSpec`.
-
-        Raises:
-            ValueError: It lacks a required argument, or did not return a spec.
-            RuntimeError: It returned an `EstimatorSpec` where several cores
-                need a `TPUEstimatorSpec`.
-            TypeError: Predictions on cores are not a dict.
-            AttributeError: It calls a method of TensorFlow's optimizers.
+        `additional` are the entries that `params` has besides the user's own values.
+        With its `use_tpu`, a spec must be a `TPUEstimatorSpec`, except in TRAIN.
         """
         names = argument_names(self.function)
         kwargs: dict[str, Any] = {}
@@ -203,9 +191,9 @@ _LABELS = ("label", "labels", "target", "targets")
 def explained(features: Features, labels: Labels, params: Any) -> Iterator[None]:
     """Adds notes to errors in a `with` block that calls a `model_fn`.
 
-    An error about a missing key gets a note with the existing keys, an error in
-    a layer or an operation one with the inputs, and an error about `None` one
-    about labels among the features.
+    An error about a missing key gets a note with the existing keys, an error in a layer
+    or an operation one with the inputs, and an error about `None` one about labels
+    among the features.
     """
     try:
         yield
@@ -223,14 +211,7 @@ def explained(features: Features, labels: Labels, params: Any) -> Iterator[None]
 
 
 def inputs(features: Features, labels: Labels) -> str:
-    """Returns the names, dtypes and shapes of a `model_fn`'s inputs.
-
-    Example:
-
-    >>> import numpy as np
-    >>> inputs({"x": np.zeros((8, 3), "float32")}, None)
-    "features['x']: float32 of shape (8, 3)"
-    """
+    """Returns the names, dtypes and shapes of a `model_fn`'s inputs as a text."""
     return some(
         [f"{name}: {shown(leaf)}" for name, leaf in named_leaves(features, labels)]
     )

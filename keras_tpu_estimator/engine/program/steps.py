@@ -73,7 +73,6 @@ class BatchLayout:
     """The distribution of a mode's batches over the cores.
 
     Attributes:
-        cores: The cores that run a step.
         is_split: Whether each core receives a slice of the batch. Otherwise each
             receives the complete batch.
         use_tpu: The value of `params["use_tpu"]`, and whether `params` has a
@@ -91,11 +90,7 @@ class BatchLayout:
     partition: Partition | None = None
 
     def cores_for(self, size: int) -> Cores:
-        """Returns the cores that run a batch of this size.
-
-        A batch that does not divide evenly, such as the last one of an
-        evaluation, runs undivided, as on one core.
-        """
+        """Returns the cores for a batch; one core if it does not divide evenly."""
         shares = self.cores.topology.num_replicas if self.is_split else 1
         return self.cores.as_one() if size % shares else self.cores
 
@@ -136,7 +131,6 @@ class StepInput:
     Attributes:
         features: Pytree of arrays, or of objects with a shape and a dtype. The
             first axis is the batch, except in `Unbatched` leaves.
-        is_split: As in `BatchLayout`.
         additional: The entries of `params` besides the user's own values.
         differentiated: Keys of features whose gradients TRAIN also outputs.
     """
@@ -204,15 +198,12 @@ class Step:
         assigned: Paths among them that the function may assign.
         metric_fn: Computes metrics from the output `eval_metrics`, or in TRAIN
             from `train_metrics`.
-        host_call: Receives the output `host_call`.
         scaffold: The user's actions before the first step.
         named: The names of tensors that hooks may fetch.
-        graph: The TensorFlow graph of the step, for TensorFlow's hooks.
         is_grouped: Whether groups of cores have different values. The values of
             the first core are the model's.
         counts_once: Whether each step of TRAIN increments the global step by
             one. Otherwise the global step is the value that the step assigns.
-        records: Whether the outputs may contain summaries.
         directions: The Keras metrics among the `metric_values` that should rise
             ("up") or fall ("down"), by name.
         line_in_graph: Returns the user's line that made an operation of the
@@ -262,17 +253,15 @@ class Program(Protocol):
     def step(self, mode: str, example: StepInput) -> Step:
         """Returns the step for inputs of this shape, traced at the first call.
 
-        Args:
-            example: Arrays, or objects with a shape and a dtype. Initial values
-                that depend on the input are computed from it.
+        Initial values that depend on the input are computed from the example.
         """
 
 
 class NeedsHostError(ValueError):
     """The host must compute tensors of each batch, so the input is read again.
 
-    A program raises it before its first step. From then on `ReadsOnHost.read`
-    computes the tensors.
+    A program raises it before its first step. From then on `ReadsOnHost.read` computes
+    the tensors.
     """
 
 
@@ -280,8 +269,7 @@ class NeedsHostError(ValueError):
 class ReadsOnHost(Protocol):
     """A program that computes tensors of each batch on the host.
 
-    Attributes:
-        reads_all: Whether it does so for batches of dense numbers too.
+    `reads_all` means that it does so for batches of dense numbers too.
     """
 
     reads_all: bool
@@ -294,11 +282,9 @@ class ReadsOnHost(Protocol):
         labels: Labels,
         size: int | None = None,
     ) -> tuple[Features, Labels]:
-        """Returns what the devices receive for a batch of the user.
+        """Returns the tensors that the devices receive for a batch of the user.
 
-        A smaller batch is later padded to `size`, if given.
-
-        The thread that reads the input calls this method.
+        The reading thread calls this method. A smaller batch is later padded to `size`.
         """
 
 
@@ -308,11 +294,8 @@ _METRICS = {ModeKeys.TRAIN: "train_metrics", ModeKeys.EVAL: "eval_metrics"}
 def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], PyTree]) -> Outputs:
     """Returns the tensors of a spec that leave the devices in a mode.
 
-    Args:
-        spec: The spec that `model_fn` returned. Its `eval_metric_ops` are not
-            among the outputs.
-        fed: Returns the tensors that a function on the host receives in each
-            step.
+    Its `eval_metric_ops` are not among them. `fed` returns the tensors that a function
+    on the host receives in each step.
     """
     if mode == ModeKeys.PREDICT:
         predictions = spec.predictions
@@ -352,16 +335,10 @@ def check_concatenable(
     rank_of: Callable[[Any], int | None],
     micro_batches: int = 1,
 ) -> None:
-    """Checks that the outputs that are concatenated are not scalars.
+    """Raises an error if an output that is concatenated is a scalar.
 
-    With `use_tpu` this check also runs on one core, so that a program does not
-    fail only on several.
-
-    Args:
-        rank_of: Returns the rank of a tensor, or `None` if it is unknown.
-
-    Raises:
-        RuntimeError: An output is a scalar.
+    With `use_tpu` this check also runs on one core, so that a program does not fail
+    only on several. `rank_of` returns `None` for an unknown rank.
     """
     is_split = example.additional["use_tpu"] and example.is_split
     if not is_split and micro_batches == 1:
@@ -393,11 +370,8 @@ def of_all_cores(
 ) -> dict[str, jax.Array]:
     """Returns one value for each named scalar over all cores.
 
-    Floats are averaged. Integers that differ are summed, and booleans that
-    differ are true if any is true. Other tensors are returned unchanged.
-
-    Args:
-        differing: Whether each may differ between cores, by name.
+    Floats are averaged. Integers that may differ between cores are summed, and such
+    booleans are true if any is true. Other tensors are returned unchanged.
     """
 
     def one(value: jax.Array, differs: bool) -> jax.Array:
@@ -420,13 +394,10 @@ class CutIntegersError(ValueError):
 
 
 def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns the output `CUT` of a step: flags of shape `[1]` by name.
+    """Returns the output `CUT` of a step: flags of shape `[1]`, true where truncated.
 
-    The flags of all cores stay side by side, because a sum over cores would
-    take time in each step.
-
-    Args:
-        differing: Booleans by name, true where a result was truncated.
+    The flags of all cores stay side by side, because a sum over cores would take time
+    in each step.
     """
     found = {name: jnp.any(where)[None] for name, where in differing.items()}
     if not found:
@@ -435,11 +406,7 @@ def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]
 
 
 def check_not_truncated(cut: Mapping[str, jax.Array]) -> None:
-    """Checks the output `CUT` of finished steps.
-
-    Raises:
-        CutIntegersError: Integers were truncated.
-    """
+    """Raises an error if the output `CUT` of finished steps has a flag that is set."""
     if not cut or not _is_set(cut[_ANY]):
         return
     names = sorted(name for name, flag in cut.items() if name and _is_set(flag))

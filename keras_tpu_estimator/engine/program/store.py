@@ -34,19 +34,14 @@ class ValueHolder(Protocol):
         """Assigns the loop's current values to the variables."""
 
     def separate_arrays(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
-        """Gives the variables separate arrays in a `with` block.
-
-        Args:
-            keeps: Whether the values at the end of the block remain.
-        """
+        """Gives the variables separate arrays, and `keeps` their last values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedVariable:
     """The properties of a variable that are compared with checkpoints.
 
-    Attributes:
-        trainable: Whether the variable is trained. An optimizer's state is not.
+    An optimizer's state is not `trainable`.
     """
 
     shape: tuple[int, ...]
@@ -57,11 +52,10 @@ class SavedVariable:
 class VariableStore:
     """Every variable of a program by path.
 
-    Each trace adds the variables that it makes first. Their initial values come
-    from that trace, and are computed on request.
+    Each trace adds the variables that it makes first. Their initial values come from
+    that trace, and are computed on request.
 
     Attributes:
-        variables: The variables by path, including `global_step`.
         slots: Paths of the optimizer state.
         optimizers: The optimizers by name, as their first trace made them.
         target: The variables that `init_from_checkpoint` may set.
@@ -109,12 +103,7 @@ class VariableStore:
         )
 
     def enter(self, captured: Captured, *args: Any) -> None:
-        """Adds the new variables of a trace.
-
-        Args:
-            *args: The arguments of the trace. Those that initial values depend
-                on are copied.
-        """
+        """Adds a trace's new variables, with copies of inputs for initial values."""
         if not captured.new:
             return
         leaves = jax.tree.leaves(args)
@@ -129,13 +118,11 @@ class VariableStore:
         variables: Mapping[str, keras.Variable],
         initial: Callable[..., ArraysByPath],
     ) -> None:
-        """Adds variables.
+        """Adds variables with a function that returns initial values by path.
 
-        Args:
-            initial: Returns initial values by path, for the given paths that it
-                knows. It also receives the values of other variables and, as
-                `places`, the shardings if they are known. Variables with rows
-                over all cores may get more rows.
+        It receives the wanted paths, of which it ignores unknown ones, the values of
+        other variables and, as `places`, the shardings if they are known. Variables
+        with rows over all cores may get more rows.
         """
         self.variables.update(variables)
         self._initial.append(initial)
@@ -146,13 +133,7 @@ class VariableStore:
         values: AnyArraysByPath | None = None,
         places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
-        """Computes initial values.
-
-        Args:
-            paths: The variables to initialize. Defaults to all.
-            values: Values of other variables, which initial values may use.
-            places: The shardings by path. Defaults to one device.
-        """
+        """Computes initial values, which may use given values of others."""
         paths = set(self.variables if paths is None else paths)
         given = values or {}
         made: ArraysByPath = {
@@ -223,22 +204,8 @@ def _copied(leaf: Any) -> np.ndarray:
 def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
     """Returns the path of the variable that each optimizer state belongs to.
 
-    Optax's state has an owner. Other state has the shape of its variable and is
-    named after it: `adam/dense_kernel_momentum` in Keras, `dense/kernel/Adam`
-    in TF1.
-
-    Args:
-        variables: All variables by path.
-
-    Example:
-
-    >>> import keras
-    >>> kernel = keras.Variable(1.0, name="kernel")
-    >>> adam = keras.optimizers.Adam(name="adam")
-    >>> adam.build([kernel])
-    >>> made = {each.path: each for each in (kernel, *adam.variables)}
-    >>> slot_owners(made)
-    {'adam/kernel_momentum': 'kernel', 'adam/kernel_velocity': 'kernel'}
+    Optax's state has an owner. Other state has the shape of its variable and is named
+    after it: `adam/dense_kernel_momentum` in Keras, `dense/kernel/Adam` in TF1.
     """
     by_name: dict[str, str] = {}
     for path in variables:

@@ -17,18 +17,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class CompileArguments:
-    """The `compile` arguments of a model.
-
-    Attributes:
-        output_names: Names of the model's outputs, or `None`.
-        loss: As in `compile`.
-        loss_weights: As in `compile`.
-        metrics: As in `compile`.
-        weighted_metrics: As in `compile`.
-        optimizer_class: The class of the optimizer.
-        optimizer_config: Its config.
-        settings: Other arguments of `compile` by name.
-    """
+    """The `compile` arguments of a model."""
 
     output_names: list[str] | None
     loss: Any
@@ -99,11 +88,7 @@ class CompileArguments:
 
 
 def check_needs_no_package(optimizer: keras.optimizers.Optimizer) -> None:
-    """Checks that Keras without this package can create an optimizer.
-
-    Raises:
-        ValueError: Its class belongs to this package.
-    """
+    """Checks that Keras without this package can create an optimizer."""
     package = __name__.partition(".")[0]
     if type(optimizer).__module__.partition(".")[0] == package:
         raise ValueError(

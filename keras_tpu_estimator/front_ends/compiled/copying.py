@@ -27,11 +27,7 @@ _COUNTED = re.compile(
 
 
 def copied(model: keras.Model) -> keras.Model:
-    """Returns a copy of the model with the same values, on the host.
-
-    Raises:
-        ValueError: It cannot be copied.
-    """
+    """Returns a copy of the model with the same values, on the host."""
     copy, pairs = _copy_of(model)
     for to, variable in pairs:
         to.assign(variable.value)
@@ -41,25 +37,18 @@ def copied(model: keras.Model) -> keras.Model:
 
 
 def keep_on_host(model: keras.Model) -> None:
-    """Moves a model's variables to arrays on the host.
-
-    These arrays are never donated, unlike those of a model in Keras's `fit`.
+    """Moves a model's variables to arrays on the host, which are never donated, unlike
+    those of a model in Keras's `fit`.
     """
     for variable in _own(model):
         keras_internals.hold(variable, np.array(variable.value))
 
 
 def with_values(model: keras.Model, values: Mapping[str, TensorLike]) -> keras.Model:
-    """Returns a copy of the model with other values.
+    """Returns a copy of the model with other values by the paths of its variables.
 
-    Args:
-        model: The model. Only those of its values are copied that no program
-            has, such as those that `adapt` computed.
-        values: Values by the paths of the variables in this model. States of
-            random layers may be missing.
-
-    Raises:
-        ValueError: A value is missing, or the model cannot be copied.
+    States of random layers may be missing. Only values that no program has, such as
+    those that `adapt` computed, are copied from the model.
     """
     copy, pairs = _copy_of(model)
     weights = {variable.path for variable in model.weights}
@@ -88,10 +77,8 @@ def _take_moments(model: keras.Model) -> None:
 
 
 def paths_of(model: keras.Model) -> list[str]:
-    """Returns the paths of a model's variables, for pickling.
-
-    Raises:
-        pickle.PicklingError: Keras would pickle a different model.
+    """Returns the paths of a model's variables for pickling, or raises
+    `pickle.PicklingError` if Keras would pickle a different model.
     """
     for layer in keras_internals.layers_of(model):
         if getattr(layer, "lora_enabled", False):
@@ -140,9 +127,8 @@ def _without_counts(paths: Sequence[str]) -> list[str]:
 
 
 def _configure_alike(copy: keras.Model, model: keras.Model) -> None:
-    """Repeats changes that were made to the layers of the model after building.
-
-    The config of a layer does not contain changes of its inner layers.
+    """Repeats changes to inner layers after building, which a layer's config does not
+    contain.
     """
     layers = map(keras_internals.layers_of, (copy, model))
     for to, layer in zip(*layers, strict=False):
@@ -156,13 +142,8 @@ def _configure_alike(copy: keras.Model, model: keras.Model) -> None:
 
 
 def _pairs(copy: keras.Model, model: keras.Model) -> _Pairs:
-    """Returns the variables of a copy, paired with the original ones.
-
-    They are paired in order, because layers without an explicit name have
-    another name in a copy.
-
-    Raises:
-        ValueError: A variable has no counterpart.
+    """Returns the variables of a copy, paired with the original ones in order, because
+    layers without an explicit name have another name in a copy.
     """
     pairs = []
     for to, variable in itertools.zip_longest(_own(copy), _own(model)):
@@ -221,9 +202,7 @@ def _first_of(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def _not_compiled(model: keras.Model) -> Iterator[None]:
-    """Prevents Keras from copying the functions of `compile`, which have no
-    config.
-    """
+    """Prevents Keras from copying the functions of `compile`, which have no config."""
     compiled, model.compiled = model.compiled, False
     try:
         yield

@@ -44,11 +44,7 @@ from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd, OfKera
 
 
 class CompiledFrontEnd(KerasFrontEnd):
-    """The front end of a compiled Keras model; see `FrontEnd`.
-
-    Args:
-        keras_model: The `model_fn` that calls the model.
-    """
+    """The front end of a compiled Keras model; see `FrontEnd`."""
 
     keras_model: OfKerasModel
 
@@ -92,9 +88,7 @@ class KerasModelFn:
 
     @property
     def front_end(self) -> CompiledFrontEnd:
-        """The front end, which reads triples and makes Keras models of this
-        one.
-        """
+        """The front end, which reads triples and makes Keras models of this one."""
         return CompiledFrontEnd(self)
 
     def __call__(
@@ -104,19 +98,8 @@ class KerasModelFn:
         mode: str,
         params: Mapping[str, object],
     ) -> TPUEstimatorSpec:
-        """Calls the model.
-
-        Args:
-            features: The model's inputs, or a dict of 'features' and
-                'sample_weights'.
-            labels: The targets of the losses of `compile`.
-
-        Returns:
-            A `TPUEstimatorSpec`.
-
-        Raises:
-            ValueError: The model has no loss, or several outputs without a
-                name.
+        """Calls the model with its inputs, or a dict of 'features' and
+        'sample_weights'; several outputs need names.
         """
         del params
         with copying():
@@ -173,13 +156,8 @@ class KerasModelFn:
         return self
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """Returns a compiled copy of `keras_model` with the trained values.
-
-        Args:
-            values: Values by path. Those of the optimizer may be missing.
-
-        Raises:
-            ValueError: The value of a weight is missing.
+        """Returns a compiled copy of `keras_model` with the trained values by path, of
+        which those of the optimizer may be missing.
         """
         model = with_values(self.keras_model, values)
         self.training.recompile(model)
@@ -202,12 +180,7 @@ class KerasModelFn:
     def predictions(
         self, model: keras.Model, features: Features
     ) -> dict[str, jax.Array]:
-        """Returns the predictions of PREDICT, with another model of this kind.
-
-        Args:
-            model: A copy of `keras_model`.
-            features: As `model_fn` receives them.
-        """
+        """Returns the predictions of PREDICT with a copy of `keras_model`."""
         features, _ = weighting.split(features)
         outputs = model(_inputs(model, features), training=False)
         return _named(model, outputs)

@@ -26,11 +26,8 @@ LOSS = "loss"
 
 
 class Result(keras.metrics.Metric):
-    """A metric with a fixed value, computed by other metrics.
-
-    Args:
-        value: The value.
-        direction: The direction of improvement, "up" or "down", if known.
+    """A metric with a fixed value, computed by other metrics, and its direction of
+    improvement, "up" or "down".
     """
 
     def __init__(self, value: jax.Array, direction: str | None = None):
@@ -47,11 +44,7 @@ class Result(keras.metrics.Metric):
 def results_of(
     model: keras.Model, names: Mapping[str, str]
 ) -> dict[str, keras.metrics.Metric]:
-    """Returns the results of a model's metrics, except the loss.
-
-    Args:
-        names: New names of metrics, by Keras's names.
-    """
+    """Returns the results of a model's metrics, except the loss, renamed by `names`."""
     metrics = keras_internals.metrics_of(model)
     directions = keras_internals.directions_of(metrics)
     return {
@@ -70,13 +63,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The tensors of a step that metrics are computed from.
-
-    Attributes:
-        labels: Pytree of tensors, or `None`.
-        outputs: Pytree of tensors.
-        weights: Sample weights, or `None`.
-    """
+    """The tensors of a step that metrics are computed from."""
 
     labels: PyTree
     outputs: PyTree
@@ -98,13 +85,7 @@ class Counted:
 def training_metrics(
     training: CompileArguments, counted: Counted, names: Mapping[str, str]
 ) -> tuple[MetricFn, list[jax.Array]] | None:
-    """Returns the `train_metrics` of a spec, or `None` if `compile` has no
-    metrics.
-
-    Args:
-        counted: The tensors of this step.
-        names: New names of metrics, by Keras's names.
-    """
+    """Returns the `train_metrics` of a spec, or `None` if `compile` has no metrics."""
     try:
         changes = _changes(training, counted)
     except _NEEDS_CONCRETE_VALUES as error:

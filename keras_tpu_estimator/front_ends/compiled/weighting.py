@@ -43,11 +43,7 @@ def by_output(weights: PyTree, names: Sequence[str], outputs: PyTree) -> PyTree:
 
 
 def checked(class_weight: Any) -> dict[int, float] | None:
-    """Returns checked class weights, as in Keras's `fit`.
-
-    Raises:
-        TypeError: They are not a dict from integers to numbers.
-    """
+    """Returns checked class weights, as in Keras's `fit`."""
     if class_weight is None:
         return None
     is_dict = isinstance(class_weight, Mapping)
@@ -63,16 +59,10 @@ def checked(class_weight: Any) -> dict[int, float] | None:
 def by_class(
     class_weight: Mapping[int, float], labels: Labels, weights: PyTree
 ) -> jax.Array:
-    """Returns sample weights by the classes of the labels.
+    """Returns sample weights by the classes of the labels; other classes have weight 1.
 
-    Args:
-        class_weight: Weights by class. Other classes have the weight 1.
-        labels: Classes of shape `[batch]` or `[batch, 1]`, or one-hot or
-            probability rows, of which the largest element counts.
-        weights: Must be `None`.
-
-    Raises:
-        ValueError: `weights` is given, or the model has several labels.
+    Labels are classes of shape `[batch]` or `[batch, 1]`, or one-hot or probability
+    rows, of which the largest element counts. `weights` must be `None`.
     """
     if weights is not None:
         raise ValueError(

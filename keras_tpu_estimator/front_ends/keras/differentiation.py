@@ -169,9 +169,8 @@ class Differentiation:
     def _by_features(
         self, values: ArraysByPath, batch: Batch, by: Sequence[str]
     ) -> PyTree:
-        """Returns the gradients of the features, of the first requested loss.
-
-        XLA removes the computations that these share with the answers.
+        """Returns the gradients of the features, of the first requested loss; XLA
+        removes the computations that these share with the answers.
         """
         first = self.partial[0]
         run = over_micro_batches(first, self.micro_batches, by)
@@ -200,16 +199,7 @@ class Differentiation:
 def trace_for_gradients(
     store: VariableStore, call: TracedModelFn, args: Batch
 ) -> Differentiation:
-    """Traces `model_fn` in TRAIN, once more for each request for gradients.
-
-    Args:
-        store: The program's variables.
-        call: The call of `model_fn`.
-        args: Its arguments.
-
-    Returns:
-        A `Differentiation`.
-    """
+    """Traces `model_fn` in TRAIN, once more for each request for gradients."""
     partial: list[_Partial] = []
     answers: list[ArraysByPath] = []
     requested: list[GradientRequest] = []
@@ -316,15 +306,8 @@ def check_features(call: TracedModelFn, ops: Sequence[Update], requests: int) ->
 def feature_gradients(
     example: StepInput, ops: Sequence[Update], gradients: Sequence[PyTree]
 ) -> PyTree:
-    """Returns the gradients of features, of the loss of all replicas.
-
-    Args:
-        example: The sharding of the batch; its data are not needed.
-        ops: The updates of the train op.
-        gradients: This replica's gradients of `Differentiation.differentiate`.
-
-    Returns:
-        Gradients by the keys of the features.
+    """Returns the gradients of features by key, of the loss of all replicas, from this
+    replica's gradients of `Differentiation.differentiate`.
     """
     cores = example.cores
     minimized = [op for op in ops if op.loss is not None] or ops[:1]

@@ -20,15 +20,7 @@ from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 
 
 def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
-    """Traces `model_fn` in EVAL or PREDICT.
-
-    Args:
-        store: The program's variables; new ones are added.
-        call: The call of `model_fn`.
-
-    Returns:
-        A `Step` whose function returns the changed values.
-    """
+    """Traces `model_fn` in EVAL or PREDICT, and adds new variables to the store."""
     cores = call.example.cores
     args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)

@@ -46,11 +46,7 @@ class OfKerasModel(Protocol):
         """The model, with the initial values of training."""
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """Returns a compiled copy of the model with other values.
-
-        Args:
-            values: Values by path, including existing ones of the optimizer.
-        """
+        """Returns a compiled copy of the model with other values by path."""
 
     @property
     def inputs(self) -> Mapping[str, keras.KerasTensor] | None:

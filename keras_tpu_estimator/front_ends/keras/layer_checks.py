@@ -70,9 +70,8 @@ def _warn(cls: type, train_step: Any) -> None:
 
 @functools.cache
 def reject_traced_inputs() -> None:
-    """Makes layers of the host refuse traced tensors; installs the check once.
-
-    They call TensorFlow, whose error does not name the layer.
+    """Makes layers of the host, which call TensorFlow, refuse traced tensors by an
+    error with the layer's name; installs the check once.
     """
     for cls in _HOST_LAYERS:
         cls.__call__ = _refusing(cls.__call__)
@@ -97,11 +96,7 @@ def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def noting_policies(policies: set[str]) -> Iterator[None]:
-    """Adds the policy names of layers that are called in a `with` block.
-
-    Args:
-        policies: The set that the names are added to.
-    """
+    """Adds the policy names of layers that are called in a `with` block to a set."""
     _watch_layers()
     token = _called.set(policies)
     try:
@@ -111,12 +106,7 @@ def noting_policies(policies: set[str]) -> Iterator[None]:
 
 
 def warn_of_unused_policy(policy: str, policies: set[str]) -> None:
-    """Warns if no layer has a policy.
-
-    Args:
-        policy: The name that `RunConfig.dtype_policy` has.
-        policies: The names of the layers' policies.
-    """
+    """Warns if no layer has the policy that `RunConfig.dtype_policy` names."""
     if policy in policies:
         return
     warnings.warn(

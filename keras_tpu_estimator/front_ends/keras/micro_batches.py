@@ -182,10 +182,8 @@ def _are_added(
     likes: PyTree,
     assigned: ArraysByPath,
 ) -> PyTree:
-    """Returns which integers differ between micro-batches, and so are added.
-
-    A count of examples is added up. The number of a step, which is equal in all
-    of them, is not.
+    """Returns which integers differ between micro-batches and so are added: a count of
+    examples is, the number of a step is not.
     """
     if all(map(_is_inexact, jax.tree.leaves(likes))):
         return jax.tree.map(lambda like: True, likes)

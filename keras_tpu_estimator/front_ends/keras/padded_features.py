@@ -67,9 +67,7 @@ class PaddedFeatures(dict[str, Any]):
         return self[key]
 
     def tree_flatten(self) -> tuple[list[Any], Any, list[str]]:
-        """Returns values, the data of `tree_unflatten`, and the keys, for
-        Keras.
-        """
+        """Returns values, the data of `tree_unflatten`, and the keys, for Keras."""
         keys = list(self)
         if self._type is dict:
             keys.sort()

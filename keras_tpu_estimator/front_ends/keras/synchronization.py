@@ -24,16 +24,8 @@ def fold_seeds(
     cores: Cores,
     sign: int,
 ) -> ArraysByPath:
-    """Makes the seeds of replicas different, or equal again.
-
-    Args:
-        values: Values by path.
-        paths: Paths of seeds; those in `values` are changed.
-        cores: The devices; one device keeps the seed.
-        sign: 1 to make them different, -1 to make them equal.
-
-    Returns:
-        A dict of all values.
+    """Returns all values with the seeds at `paths` made different on each replica
+    (`sign` 1), or equal again (-1); one device keeps the seed.
     """
     folded = dict(values)
     if not cores.axes:

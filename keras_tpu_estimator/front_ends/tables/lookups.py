@@ -17,8 +17,7 @@ _LENGTH_OF = "_seq_length_"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lookups:
-    """The lookups of a batch in one table; each combiner is a sum over a
-    divisor.
+    """The lookups of a batch in one table; each combiner is a sum over a divisor.
 
     Lookups for other devices need no divisors.
 
@@ -68,11 +67,7 @@ class IdFeature:
         return jax.ShapeDtypeStruct((size, *between, self.table.dimension), "float32")
 
     def check(self, features: Mapping[str, Any]) -> None:
-        """Checks the features of a batch.
-
-        Raises:
-            ValueError: Ids or weights are missing or malformed.
-        """
+        """Checks that the ids and weights of a batch exist and are well-formed."""
         missing = [key for key in self.keys if key not in features]
         if missing:
             raise ValueError(
@@ -122,9 +117,8 @@ class IdFeature:
         return Lookups(self._of_length(ids), weights, None)
 
     def lengths(self, features: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns the length of each sequence, by its key in `features`.
-
-        Gaps count: it is the index of the last valid id plus one.
+        """Returns the length of each sequence, the index of its last valid id plus one,
+        by its key in `features`.
         """
         if not self.is_sequence:
             return {}

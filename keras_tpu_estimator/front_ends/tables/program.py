@@ -255,11 +255,7 @@ class TablesProgram:
 
 
 def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
-    """Returns the factor of the gradients of all tables, a scalar.
-
-    Raises:
-        ValueError: The function of the step does not return a number.
-    """
+    """Returns the factor of the gradients of all tables, a scalar."""
     of_step = spec.experimental_gradient_multiplier_fn
     if of_step is None:
         return jnp.float32(1)
@@ -267,14 +263,7 @@ def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
 
 
 def rate_of(spec: EmbeddingConfigSpec, table: str, step: jax.Array) -> jax.Array:
-    """Returns the learning rate of a table, a scalar.
-
-    Args:
-        table: The table's name.
-
-    Raises:
-        ValueError: The function of the step does not return a number.
-    """
+    """Returns the learning rate of the table of a name, a scalar."""
     config = spec.tables[table]
     if config.learning_rate_fn is not None:
         name = f"learning_rate_fn of the table {table!r}"
