@@ -56,11 +56,8 @@ class ModelOptimizer:
         optimizers: Mapping[str, keras.optimizers.Optimizer],
         variables: Mapping[str, keras.Variable],
     ) -> None:
-        """Stores optimizers, which then use these variables.
-
-        Args:
-            optimizers: Optimizers by name. Known names keep their optimizer.
-            variables: The program's variables by path.
+        """Stores optimizers by name, which then use the program's variables by path;
+        known names keep their optimizer.
         """
         for name, optimizer in optimizers.items():
             if name not in self._twins:

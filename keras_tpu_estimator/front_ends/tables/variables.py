@@ -23,11 +23,8 @@ from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 
 @dataclasses.dataclass(frozen=True)
 class TableVariables:
-    """The variables of embedding tables and of their slots, by original name.
-
-    Attributes:
-        cores: The devices that rows are sharded over.
-        seed: The seed of initial values, or `None`.
+    """The variables of embedding tables and of their slots, by original name; rows are
+    sharded over `cores`.
     """
 
     spec: EmbeddingConfigSpec
