@@ -99,15 +99,9 @@ class SessionRunContext:
 
 
 class EveryRun(Iterable[int]):
-    """The ends of all runs, for a hook that names no steps.
+    """The ends of all runs after the global step `start`, for a hook that names no
+    steps.
 
-    Args:
-        start: The global step before the first run.
-        steps: The number of steps of a run. Defaults to 1.
-
-    Example:
-
-    >>> import itertools
     >>> list(itertools.islice(EveryRun(10, steps=2), 3))
     [12, 14, 16]
     """

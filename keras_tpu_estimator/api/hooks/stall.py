@@ -19,14 +19,11 @@ T = TypeVar("T")
 
 
 class StallWatch:
-    """Prints the stacks of all threads whenever nothing happens for too long.
+    """Prints the stacks of all threads after `timeout_secs` without an event.
 
-    A Python thread prints them. `faulthandler.dump_traceback_later` would also
-    work while native code holds the interpreter lock, but it reads stacks
-    without that lock, and so crashes a process that is only slow.
-
-    Args:
-        timeout_secs: Seconds without an event.
+    A Python thread prints them. `faulthandler.dump_traceback_later` would also work
+    while native code holds the interpreter lock, but it reads stacks without that lock,
+    and so crashes a process that is only slow.
     """
 
     def __init__(self, timeout_secs: float):

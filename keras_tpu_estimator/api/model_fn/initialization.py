@@ -36,13 +36,8 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A program's variables, and the sources of their initial values.
-
-    Attributes:
-        variables: The variables by path.
-        constants: Paths of variables that checkpoints of this package never
-            contain.
-        sources: The sources of initial values by path.
+    """A program's variables, and the sources of their initial values, by path;
+    `constants` are paths that checkpoints of this package never contain.
     """
 
     variables: Mapping[str, keras.Variable]
