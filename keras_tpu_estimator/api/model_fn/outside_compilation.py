@@ -21,7 +21,7 @@ class Call(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostCall:
-    """A call of `outside_compilation`, with the user's function of TensorFlow tensors."""
+    """One call of `outside_compilation`, with a function of TensorFlow tensors."""
 
     function: Callable[..., Any]
 
