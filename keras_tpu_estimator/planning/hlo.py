@@ -92,8 +92,7 @@ class ArrayType:
 
 @functools.lru_cache(maxsize=4096)
 def parse_types(text: str) -> tuple[ArrayType, ...]:
-    """Parses a type into one array, or several for a tuple, without tokens and the
-    like.
+    """Parses a type into arrays, several for a tuple, and omits others, such as tokens.
 
     >>> [array.shape for array in parse_types("(f32[2,3]{1,0}, s32[])")]
     [(2, 3), ()]

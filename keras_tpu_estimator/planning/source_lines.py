@@ -19,8 +19,8 @@ _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
 # XLA wrote source lines like this before it had tables.
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
-# Rooms of this package that call the user's functions. Frames outside them belong
-# to the script's call of an estimator, which is not the line of an operation.
+# Subpackages that call the user's functions. Frames outside them belong to the script's
+# call of an estimator, which is not the line of an operation.
 _CALLERS = frozenset("engine estimator front_ends planning runs tf1 workflow".split())
 
 

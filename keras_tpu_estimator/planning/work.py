@@ -307,8 +307,8 @@ class Collective:
 def collectives(
     runs: Iterable[Run], cores: int, share: float = 1.0
 ) -> tuple[Collective, ...]:
-    """Returns the collectives of instructions that run on `cores` cores, by kind, with
-    the `share` of each that counts.
+    """Returns the collectives of instructions on `cores` cores by kind, of each of
+    which the `share` counts.
     """
     found: dict[str, list[tuple[float, Mapping[str, float], float]]]
     found = collections.defaultdict(list)

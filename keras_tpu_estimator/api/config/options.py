@@ -197,7 +197,7 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     if wanted is not None and "tpu_config" not in wanted:
         return names
     unread_of_tpu_config = _UNREAD_OF_TPU_CONFIG | {
-        # TF_CONFIG's, which is not the program's.
+        # TF_CONFIG sets this name, not the script.
         "tpu_job_name": (None, config._task.tpu_job_name)
     }
     return names + [

@@ -326,7 +326,7 @@ class RunConfig:
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
-        # Before the fields of TF_CONFIG are set, because the user's code did
+        # This comes before the fields of TF_CONFIG are set, because the user's code did
         # not write those.
         unread = set_without_effect(self)
         self._set_masters()

@@ -266,7 +266,7 @@ def _check_cores_per_replica(cores: object) -> None:
 
 
 def _training_input(value: object) -> InputPipelineConfig:
-    # By identity, because 1 and 0 are not booleans here.
+    # Values are compared by identity, because 1 and 0 are not booleans here.
     if value is True:
         return InputPipelineConfig.PER_HOST_V1
     if value is False:

@@ -94,7 +94,7 @@ class CallbackHook(LoopHook):
     1000
     """
 
-    # Depends on the callbacks.
+    # The constructor sets this from the callbacks.
     allows_run_ahead = True
 
     def __init__(
@@ -167,7 +167,7 @@ class CallbackHook(LoopHook):
         }
         setattr(self._live.model, self._calls.stop, False)
         self._called = called_here(self.callbacks)
-        # A call that failed has not closed it.
+        # A call that failed has not closed this context.
         self._files.close()
         self._files.enter_context(files_of_chief(self._called))
         with self._live:

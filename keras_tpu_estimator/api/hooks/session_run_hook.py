@@ -158,7 +158,7 @@ class SessionRunHook:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Resets attributes that describe overridden methods."""
         super().__init_subclass__(**kwargs)
-        # Like Python, which resets `__hash__` if a class defines `__eq__`.
+        # Python similarly resets `__hash__` if a class defines `__eq__`.
         for name in _SAID_OF_THEM:
             said = next(each for each in cls.__mro__ if name in vars(each))
             if _differ_around_runs(cls, said):

@@ -81,7 +81,7 @@ class StallHook(SessionRunHook):
 def print_stacks(why: str) -> None:
     """Prints a line and the stacks of all other threads to standard error."""
     frames = sys._current_frames()
-    # In one call, because running threads continue meanwhile.
+    # All frames are read in one call, because running threads continue meanwhile.
     stacks = {ident: _walked(frame) for ident, frame in frames.items()}
     threads = {thread.ident: thread for thread in threading.enumerate()}
     told = [f"{why} The stacks of all threads, the innermost call last:"]

@@ -265,12 +265,8 @@ class StepCounterHook(SessionRunHook):
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
-        """Logs the rate of an interval, and writes it.
-
-        Args:
-            elapsed_steps: Steps in the interval.
-            elapsed_time: Length of the interval in seconds.
-            global_step: The last step of the interval.
+        """Logs and writes the rate of an interval of `elapsed_time` seconds that ends
+        at a global step.
         """
         rates = {"global_step/sec": elapsed_steps / elapsed_time}
         self._log(rates)

@@ -333,7 +333,7 @@ class _SessionSaver:
     is whether a NaN loss prevented the last checkpoint.
     """
 
-    # TensorBoard would show it.
+    # TensorBoard would show a `SaverDef`.
     saver_def = None
 
     def __init__(self, session: Session):

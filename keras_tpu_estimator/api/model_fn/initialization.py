@@ -57,7 +57,7 @@ class Target:
                 names.setdefault(source.reader, {})[path] = source.name
         values: dict[str, np.ndarray] = {}
         for reader, name_of in names.items():
-            # All at once, because each read checks the file.
+            # All values are read at once, because each read checks the file.
             read = reader.get_tensors(set(name_of.values()))
             values |= {
                 path: cast(read[name], dtype_of(path), path, name, reader.path)

@@ -148,8 +148,7 @@ def _scan(
         }
         return (state, jax.tree.map(_with, sums, summands, adds)), rows
 
-    # A checkpoint, so that a second derivative keeps only one micro-batch in
-    # memory.
+    # `jax.checkpoint` makes a second derivative keep only one micro-batch in memory.
     (updates, sums), rows = jax.lax.scan(
         jax.checkpoint(body),
         (

@@ -9,7 +9,7 @@ import keras
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, is_seed
 
-# Odd, so that multiples of it are distinct modulo 2**32.
+# An odd number, so that its multiples are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
 
 

@@ -124,7 +124,7 @@ def _readable_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     try:
         rate = optimizer.learning_rate
     except (ValueError, jax.errors.JAXTypeError):
-        # A function of traced tensors, or of `get_global_step()`.
+        # The rate is a function of traced tensors or of `get_global_step()`.
         return None
     return None if isinstance(rate, jax.core.Tracer) else rate
 

@@ -73,7 +73,7 @@ def _used(
             (lookups.ids, lookups.weights, lookups.divided(gradient))
         )
         gradient = gradient.reshape(-1, gradient.shape[-1])
-        # Of an example, or of an id if rows are not combined.
+        # Each gradient is that of an example, or of an id if rows are not combined.
         repeated = ids.size // max(1, len(gradient))
         numbers.append(sharded.own_numbers(ids, count).reshape(-1))
         weights.append(None if of_ids is None else of_ids.reshape(-1))

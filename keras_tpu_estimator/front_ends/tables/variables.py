@@ -107,7 +107,7 @@ class TableVariables:
             return lambda: jnp.full((rows, table.dimension), start, "float32")
 
         def filled() -> jax.Array:
-            # As the initializer returns it, for any number of devices.
+            # The initial rows do not depend on the number of devices.
             with self._seeded(name):
                 initial = table.initial()
             return jnp.pad(initial, ((0, rows - table.vocabulary_size), (0, 0)))
