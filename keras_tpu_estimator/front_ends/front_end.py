@@ -98,15 +98,8 @@ class FrontEnd(Protocol):
 
 
 def front_end_of(model_fn: object) -> FrontEnd:
-    """Returns the front end of a `model_fn`.
-
-    Args:
-        model_fn: The user's function, or a wrapper of it. Functions for front
-            ends other than Keras's have an attribute `front_end`.
-
-    Example:
-
-    >>> front_end_of(lambda features, labels, mode, params: ...).why_no_tables
+    """Returns the front end of a `model_fn` or a wrapper of it: its attribute
+    `front_end`, or Keras's.
     """
     marks = (getattr(each, "front_end", None) for each in layers_of(model_fn))
     front_end: FrontEnd = next((mark for mark in marks if mark), KERAS)

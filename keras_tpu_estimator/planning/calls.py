@@ -12,13 +12,8 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of an estimator that is planned.
-
-    Attributes:
-        input_fn: The user's function; one batch of it is read.
-        steps: The number of steps of the call. Defaults to `None`: unknown.
-        kept: The arrays that earlier calls leave on each core, by kind. Defaults to
-            none.
+    """A call of an estimator that is planned from one batch of its input, with the
+    arrays that earlier calls leave on each core (`kept`), by kind.
     """
 
     context: EstimatorContext

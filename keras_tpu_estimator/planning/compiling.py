@@ -55,12 +55,9 @@ _FIRST_SECS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The known memory layout of a program that does not fit.
-
-    Attributes:
-        module: The program, or `None` if XLA has not written it.
-        used: Bytes that it needs on a core, or `None` if XLA has not written them.
-        largest: The largest arrays that it makes.
+    """The memory layout of a program that does not fit: its text, the bytes that it
+    needs on a core, both `None` if XLA has not written them, and the largest arrays
+    that it makes.
     """
 
     module: Module | None
@@ -133,8 +130,11 @@ def compiled(
     quick: bool = False,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> jax.stages.Compiled:
-    """Compiles a program; an error suggests a batch size only if `arguments`, of which
-    the kind "input" depends on the batch, and `batch_size` are given.
+    """Compiles a program, or raises `DoesNotFitError` if it needs more memory than a
+    core has, or `CompileError` if the compiler rejects it for another reason.
+
+    A `DoesNotFitError` suggests a batch size only if `arguments`, of which the kind
+    "input" depends on the batch, and `batch_size` are given.
     """
     settings = topology.compiler_options | (topology.quick_options if quick else {})
     try:

@@ -170,25 +170,13 @@ def step_cost(
     has_loop: bool | None = None,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> StepCost:
-    """Returns the cost of a step of a program.
+    """Returns the cost of one of a program's `steps` steps.
 
     Args:
-        steps: The number of steps of the program.
         arguments: Pytrees of shapes with shardings by kind, such as "variables" and
             "input".
-        has_loop: As in `loops.split`. Defaults to `None`.
-        in_graph: As in `SourceLines`. Defaults to `None`.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import costs, topologies
-    >>> topology = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
-    >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16", sharding=core)
-    >>> compiled = jax.jit(jnp.matmul).lower(x, x).compile()
-    >>> costs.step_cost(compiled, topology, 1, {"input": (x, x)}).flops
-    33554432.0
+        has_loop: As in `loops.split`.
+        in_graph: As in `SourceLines`.
     """
     module = hlo.parse(compiled.as_text() or "", in_graph)
     parts = loops.split(module, steps, has_loop)

@@ -44,10 +44,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 @contextlib.contextmanager
 def shown_devices(topology: DeviceTopology) -> Iterator[None]:
     """Makes JAX report the cores and hosts of a topology, simulated by the CPU, in a
-    `with` block.
+    `with` block, in which this process is the first host and waits for no others.
 
-    This process is the first host, and waits for no others. If JAX has already started,
-    it keeps its devices and a warning is logged.
+    If JAX has already started, it keeps its devices and a warning is logged.
     """
     if "JAX_PLATFORMS" not in os.environ:
         # The plan does not use the devices of this machine.
@@ -146,18 +145,11 @@ class _Key:
 
 
 class DryRun:
-    """Plans each distinct call once, and returns placeholder results.
+    """A dry run, which plans each distinct call once, and returns placeholder results:
+    NaN for evaluations and zeros for predictions. It writes no file.
 
-    Evaluations are NaN, predictions are zeros, and no file is written.
-
-    Args:
-        write: Receives each table. Defaults to `print`.
-        options: The options of plans. Defaults to a plan that optimizes as a run does.
-        report: Receives a line before each compilation and during a long one. Defaults
-            to none.
-
-    Attributes:
-        found: The plans so far.
+    `write` receives each table, and `report` a line before each compilation and during
+    a long one.
     """
 
     def __init__(
@@ -191,12 +183,8 @@ class DryRun:
         validation: InputFn | None,
         validation_steps: int | None,
     ) -> None:
-        """Plans a training call and the evaluation beside it.
-
-        Args:
-            steps: The maximum number of steps, or `None`.
-            validation: The input of evaluations, or `None`.
-            validation_steps: The maximum number of steps of an evaluation, or `None`.
+        """Plans a training call and the evaluation beside it, whose input is
+        `validation`.
         """
         self._plan(context, input_fn, ModeKeys.TRAIN, steps)
         if validation is not None:

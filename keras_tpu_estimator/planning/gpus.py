@@ -122,19 +122,9 @@ GPUS = {
 class GpuTopology:
     """Hosts with the same number of GPUs of one kind.
 
-    Raises:
-        ValueError: The number of GPUs or hosts is invalid.
-
     Attributes:
         kind: Their kind, such as "h100".
         chips_per_host: The number of GPUs of each host.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import gpus
-    >>> topology = gpus.parse("h100:2x8")
-    >>> topology.num_cores, topology.of_one_host().name
-    (16, 'h100:1x8')
     """
 
     kind: str
@@ -178,16 +168,12 @@ class GpuTopology:
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """The options of the compiler, which disable autotuning because it
-        needs a GPU.
-        """
+        """The options of the compiler, without autotuning, which needs a GPU."""
         return {"xla_gpu_autotune_level": 0}
 
     @property
     def quick_options(self) -> dict[str, Any]:
-        """The additional options of a quick plan: none, because autotuning is disabled
-        anyway.
-        """
+        """The additional options of a quick plan: none, without autotuning."""
         return {}
 
     def of_one_host(self) -> Self:
@@ -195,30 +181,16 @@ class GpuTopology:
         return dataclasses.replace(self, num_hosts=1)
 
     def machine(self) -> Machine:
-        """Returns its devices, which need not exist.
-
-        Raises:
-            ModuleNotFoundError: The compiler for GPUs is not installed.
-            RuntimeError: The compiler is installed but has not started.
+        """Returns its devices, which need not exist, or raises `ModuleNotFoundError` if
+        the compiler for GPUs is not installed and `RuntimeError` if it has not started.
         """
         return Machine(_devices(self))
 
 
 def parse(name: str) -> GpuTopology | None:
-    """Returns the topology of a name, or `None` if the name is not one of GPUs.
-
-    Args:
-        name: A kind with hosts and GPUs per host, such as "h100:2x8", or with only the
-            number of GPUs, such as "h100-16".
-
-    Raises:
-        ValueError: The name begins with a GPU but is invalid.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import gpus
-    >>> gpus.parse("H100-16").name, gpus.parse("v5e:2x2")
-    ('h100:2x8', None)
+    """Returns the topology of a name such as "h100:2x8" (hosts, and GPUs per host) or
+    "h100-16" (all GPUs), or `None` if the name does not begin with a GPU; raises
+    `ValueError` if only the rest is invalid.
     """
     plain = re.sub(r"\s", "", name.lower())
     kind = next((kind for kind in GPUS if plain.startswith(kind)), None)

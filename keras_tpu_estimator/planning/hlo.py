@@ -56,19 +56,10 @@ class ArrayType:
 
     Attributes:
         dtype: Its dtype in XLA's notation, such as "bf16".
-        shape: Its sizes.
         minor_to_major: Its dimensions, starting with the one whose elements are
             adjacent. Defaults to the last one first.
-        tile: The sizes that its minor dimensions are padded to multiples of. Defaults
-            to none.
-        space: The number of its memory. Defaults to 0, a chip's main memory.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> (array,) = hlo.parse_types("f32[4096,10]{1,0:T(8,128)}")
-    >>> array.bytes, array.padded_bytes
-    (163840, 2097152)
+        tile: The sizes that its minor dimensions are padded to multiples of.
+        space: The number of its memory; 0 is a chip's main memory.
     """
 
     dtype: str
@@ -101,17 +92,9 @@ class ArrayType:
 
 @functools.lru_cache(maxsize=4096)
 def parse_types(text: str) -> tuple[ArrayType, ...]:
-    """Parses a type into one array, or several for a tuple.
+    """Parses a type into arrays, several for a tuple, and omits others, such as tokens.
 
-    Omits types that are no arrays, such as tokens.
-
-    Args:
-        text: A type in XLA's notation, such as "(f32[2,3]{1,0}, s32[])".
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> [array.shape for array in hlo.parse_types("(f32[2,3], s32[])")]
+    >>> [array.shape for array in parse_types("(f32[2,3]{1,0}, s32[])")]
     [(2, 3), ()]
     """
     return tuple(
@@ -126,14 +109,7 @@ def parse_types(text: str) -> tuple[ArrayType, ...]:
 
 
 def dtype_name(dtype: str) -> str:
-    """Returns JAX's name of a dtype in XLA's notation, such as "s32".
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> hlo.dtype_name("bf16"), hlo.dtype_name("pred")
-    ('bfloat16', 'bool')
-    """
+    """Returns JAX's name of a dtype in XLA's notation, such as "int32" for "s32"."""
     if dtype == "pred":
         return "bool"
     return re.sub(
@@ -165,7 +141,6 @@ class Instruction:
     """One instruction of a compiled program.
 
     Attributes:
-        opcode: Its kind, such as "fusion".
         operands: The names of the instructions whose results it takes.
         text: The text after its operands.
         literal: The text in place of operands.
@@ -247,11 +222,9 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A compiled program.
+    """A compiled program, with all computations by name, of which `entry` runs first.
 
     Attributes:
-        entry: The computation that runs first, or `None`.
-        computations: All computations by name.
         parameters: The arguments in their layout on a core; `None` if the text omits
             it.
         aliased: The numbers of the arguments whose memory results reuse.
@@ -285,24 +258,8 @@ class Module:
 def parse(
     text: str, in_graph: Callable[[str], SourceLine | None] | None = None
 ) -> Module:
-    """Parses a program.
-
-    Args:
-        text: The text of `jax.stages.Compiled.as_text`. Lines in an unknown notation
-            are skipped.
-        in_graph: As in `SourceLines`. Defaults to `None`.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> module = hlo.parse('''HloModule m
-    ... ENTRY %main (x: f32[2]) -> f32[2] {
-    ...   %x = f32[2]{0} parameter(0)
-    ...   ROOT %y = f32[2]{0} tanh(%x)
-    ... }
-    ... ''')
-    >>> module.entry.root.opcode, module.entry.root.operands
-    ('tanh', ('x',))
+    """Parses the text of `jax.stages.Compiled.as_text`, without lines in an unknown
+    notation; `in_graph` is as in `SourceLines`.
     """
     header, computations, entry = "", {}, None
     source = SourceLines.parse(text, in_graph)

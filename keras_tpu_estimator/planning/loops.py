@@ -17,13 +17,9 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An instruction with the number of times that it runs.
-
-    Attributes:
-        times: The number of times it runs in one round of its outer loop, as far as it
-            is known.
-        is_known: Whether all loops inside the outer loop have a known number of rounds.
-        is_fused: Whether it is part of another instruction.
+    """An instruction with the known number of times that it runs in one round of its
+    outer loop; `is_known` is whether all inner loops have a known number of rounds, and
+    `is_fused` whether it is part of another instruction.
     """
 
     instruction: Instruction
@@ -43,7 +39,7 @@ class Parts:
         others: The instructions outside that loop.
         share: The share of `step` that belongs to one step, because XLA may merge two
             steps into one.
-        body: The body of the loop, if there is a loop.
+        body: The body of the loop, or `None` without a loop.
     """
 
     step: tuple[Run, ...]
@@ -53,23 +49,8 @@ class Parts:
 
 
 def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
-    """Finds the steps of a program.
-
-    Args:
-        steps: The number of steps of the program.
-        has_loop: Whether it has a loop over them. Defaults to whether there are several
-            steps, because XLA makes no loop for a single step.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> from keras_tpu_estimator.planning import loops
-    >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> f32[2] {
-    ...   %x = f32[2]{0} parameter(0)
-    ...   ROOT %y = f32[2]{0} tanh(%x)
-    ... }''')
-    >>> [run.instruction.name for run in loops.split(module, 1).step]
-    ['x', 'y']
+    """Finds the instructions of a program's steps. By default a program has a loop if
+    it has several steps, because XLA makes no loop for a single step.
     """
     entry = module.entry
     if entry is None:
@@ -162,18 +143,7 @@ def trip_count(
     loop: Instruction,
     computations: Mapping[str, Computation],
 ) -> int | None:
-    """Returns the number of rounds of a loop that counts up, or `None` for other loops.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo
-    >>> from keras_tpu_estimator.planning.loops import trip_count
-    >>> module = hlo.parse('''ENTRY %main (x: s32[]) -> s32[] {
-    ...   %x = s32[] parameter(0)
-    ...   ROOT %loop = s32[] while(%x), condition=%less, body=%more
-    ... }''')
-    >>> trip_count(module.entry, module.entry.root, module.computations)
-    """
+    """Returns the number of rounds of a loop that counts up, or `None` for others."""
     known = _KNOWN.search(loop.text)
     if known:
         return int(known[1])

@@ -36,16 +36,11 @@ class LoweredLoop:
     """A device loop that has been lowered but not compiled.
 
     Attributes:
-        step: The step that the loop repeats.
         steps: The maximum number of steps of one call of the loop.
         examples: The number of examples in a step, on all hosts that share it.
-        store: The variables of the program.
         arguments: Shapes and shardings of its arguments, as in `DeviceLoop.arguments`.
-        traced: The traced loop.
-        lowered: The lowered loop.
-        devices: Its devices, in their order.
         parts_ahead: The number of further inputs of this size on the devices while the
-            loop runs. Defaults to 0.
+            loop runs.
         host_metrics: The accumulator of metrics on the host, or `None`.
     """
 

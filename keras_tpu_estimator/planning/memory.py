@@ -129,11 +129,7 @@ def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, He
 
 
 def total(each: Iterable[Held]) -> Held:
-    """Returns the sum of several sizes.
-
-    >>> total([Held(30, 32), Held(5, 8)])
-    Held(logical=35, real=40)
-    """
+    """Returns the sum of several sizes."""
     several = [*each]
     return Held(
         sum(held.logical for held in several),
@@ -234,9 +230,6 @@ def of_instruction(module: Module, instruction: Instruction, size: int) -> Alloc
 def shown_bytes(number: float) -> str:
     """Returns a number of bytes as text.
 
-    Example:
-
-    >>> from keras_tpu_estimator.planning.memory import shown_bytes
     >>> shown_bytes(3 * 2**29), shown_bytes(100)
     ('1.50 GiB', '100 B')
     """
@@ -258,20 +251,11 @@ def _of_array(module: Module, instruction: Instruction, array: ArrayType) -> All
 def state_copies(
     module: Module, body: Computation | None, steps: int
 ) -> tuple[Allocation, ...]:
-    """Returns the copies of state, such as variables, that a step makes in main memory.
+    """Returns the copies of state, such as variables, that a step makes in main memory
+    in the body of a loop over `steps` steps.
 
     Omits copies of less than 4 KiB, which cost almost nothing, and inputs and outputs,
     which are one array for all steps.
-
-    Args:
-        body: The body of the loop over steps; `None` if there is no such loop.
-        steps: The number of steps of the loop.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo, memory
-    >>> memory.state_copies(hlo.parse(""), None, 1)
-    ()
     """
     if body is None:
         return ()

@@ -32,21 +32,8 @@ _MOST_STEPS = 1000
 
 
 def origin(module: Module, instruction: Instruction) -> Instruction:
-    """Returns the named instruction whose value a copy contains.
-
-    Returns the instruction itself if it is no copy, has a name, or copies an unnamed
-    value.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import hlo, operations
-    >>> module = hlo.parse('''ENTRY %main (w: f32[2]) -> f32[2] {
-    ...   %w = f32[2]{0} parameter(0), metadata={op_name="w"}
-    ...   ROOT %copy = f32[2]{0} copy(%w)
-    ... }
-    ... ''')
-    >>> operations.origin(module, module.entry.root).op_name
-    'w'
+    """Returns the named instruction whose value a copy contains, or the instruction
+    itself if it is no copy, has a name, or copies an unnamed value.
     """
     if instruction.op_name or not instruction.opcode.startswith("copy"):
         return instruction
@@ -76,10 +63,8 @@ def _named(module: Module, place: "_Place") -> Instruction | None:
 
 
 class _Place:
-    """A value: the result of an instruction, or an element of a tuple.
-
-    Attributes:
-        elements: The indices of the element, the outermost one last.
+    """A value: the result of an instruction, or an element of a tuple, by its indices,
+    the outermost one last.
     """
 
     def __init__(self, instruction: Instruction, elements: tuple[int, ...]):
@@ -172,17 +157,10 @@ def of(instruction: Instruction) -> Operation:
 
 
 def parse(op_name: str) -> Operation:
-    """Parses the name of an operation.
+    """Parses JAX's nested names of an operation, or the name of an argument, such as
+    "values['dense_1/kernel']".
 
-    Args:
-        op_name: The nested names of JAX, such as
-            "jit(train_steps)/while/body/jvp(dense_1)/dot_general", or the name of an
-            argument, such as "values['dense_1/kernel']".
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import operations
-    >>> str(operations.parse("jit(f)/while/body/transpose(jvp(dense))/mul"))
+    >>> str(parse("jit(f)/while/body/transpose(jvp(dense))/mul"))
     'mul of dense (gradient)'
     """
     argument = _ARGUMENT.match(op_name)

@@ -15,8 +15,6 @@ _MINUTE = 60
 def shown_seconds(seconds: float) -> str:
     """Returns a time in suitable units.
 
-    Example:
-
     >>> shown_seconds(2.5e-7), shown_seconds(0.0042), shown_seconds(3.21)
     ('250 ns', '4.2 ms', '3.21 s')
     >>> shown_seconds(59.97), shown_seconds(3599.6), shown_seconds(100_000)
@@ -37,22 +35,7 @@ def shown_seconds(seconds: float) -> str:
 
 
 def as_text(plans: Sequence[Plan | Refusal]) -> str:
-    """Returns a table with a column for each topology, followed by remarks.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import plan_table, topologies
-    >>> from keras_tpu_estimator.planning.errors import DoesNotFitError
-    >>> from keras_tpu_estimator.planning.plans import Refusal
-    >>> topology = topologies.parse("v5e-4")
-    >>> error = DoesNotFitError(topology.name, 24 * 2**30, 15 * 2**30)
-    >>> print(plan_table.as_text([Refusal(topology, "train", error)]))
-    Plan of mode 'train'   v5e:2x2
-    cores                  4 on 1 host
-    compiles               no, see below
-    <BLANKLINE>
-    v5e:2x2: The program does not fit: ...
-    """
+    """Returns a table with a column for each topology, followed by remarks."""
     columns = [dict(_rows(plan)) for plan in plans]
     names = _in_order(columns)
     lines = [

@@ -199,14 +199,9 @@ def for_topologies(
     options: PlanOptions = AS_RUN,
     kept: Mapping[str, Mapping[str, Held]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
-    """Plans a call for several topologies.
-
-    Args:
-        kept: The arrays that earlier calls leave on each core, by the topology's name
-            and by kind. Defaults to none.
-
-    Raises:
-        Exception: The first error, as in `Plan.of`, if all topologies have one.
+    """Plans a call for several topologies, and raises the first error if all have one;
+    `kept` are the arrays that earlier calls leave on each core, by the topology's name
+    and by kind.
     """
     kept = kept or {}
     found = tuple(

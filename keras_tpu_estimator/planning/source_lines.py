@@ -19,8 +19,8 @@ _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
 # XLA wrote source lines like this before it had tables.
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
-# Rooms of this package that call the user's functions. Frames outside them belong
-# to the script's call of an estimator, which is not the line of an operation.
+# Subpackages that call the user's functions. Frames outside them belong to the script's
+# call of an estimator, which is not the line of an operation.
 _CALLERS = frozenset("engine estimator front_ends planning runs tf1 workflow".split())
 
 
@@ -30,12 +30,8 @@ _GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/[^/]+$")
 
 
 class GraphName(NamedTuple):
-    """The name of an operation in a TensorFlow graph.
-
-    Attributes:
-        name: Its name; in the backward pass the name of the operation in the forward
-            pass that it differentiates.
-        is_gradient: Whether it belongs to the backward pass.
+    """The name of an operation in a TensorFlow graph; in the backward pass the name of
+    the operation in the forward pass that it differentiates.
     """
 
     name: str
@@ -45,11 +41,7 @@ class GraphName(NamedTuple):
 def graph_name(op_name: str) -> GraphName | None:
     """Parses the graph operation in XLA's name; returns `None` if missing.
 
-    Example:
-
-    >>> from keras_tpu_estimator.planning import source_lines
-    >>> name = "jit(f)/while/body/tf1_step/gradients/dense/MatMul_grad/MatMul"
-    >>> source_lines.graph_name(name)
+    >>> graph_name("jit(f)/tf1_step/gradients/dense/MatMul_grad/MatMul")
     GraphName(name='dense/MatMul', is_gradient=True)
     """
     found = _IN_GRAPH.search(op_name)
@@ -61,13 +53,9 @@ def graph_name(op_name: str) -> GraphName | None:
 
 @dataclasses.dataclass(frozen=True)
 class SourceLines:
-    """The tables of stack frames in the text of a program.
-
-    Attributes:
-        frames: The lines of frames by number.
-        callers: The number of the frame that called a frame.
-        in_graph: Returns the line of an operation of a TensorFlow graph by its name.
-            Defaults to `None`: no graph.
+    """The tables of stack frames in the text of a program: the lines of frames, and the
+    number of each frame's caller; `in_graph` returns the line of a TensorFlow graph's
+    operation by its name.
     """
 
     frames: dict[int, SourceLine]
@@ -80,24 +68,8 @@ class SourceLines:
         text: str,
         in_graph: Callable[[str], SourceLine | None] | None = None,
     ) -> Self:
-        """Parses the tables, which precede the first computation.
-
-        Example:
-
-        >>> lines = SourceLines.parse('''HloModule m
-        ...
-        ... FileNames
-        ... 1 "/home/user/train.py"
-        ...
-        ... FileLocations
-        ... 1 {file_name_id=1 function_name_id=1 line=7 end_line=7}
-        ...
-        ... StackFrames
-        ... 1 {file_location_id=1 parent_frame_id=1}
-        ...
-        ... ''')
-        >>> print(lines.of("metadata={stack_frame_id=1}"))
-        /home/user/train.py:7
+        """Parses the tables of file names, file locations and stack frames, which
+        precede the first computation.
         """
         files = {n: name for n, (name,) in _rows(text, "FileNames", _FILE)}
         places = {

@@ -157,18 +157,8 @@ def _least_effort() -> dict[str, Any]:
 class TpuTopology:
     """Connected TPU chips of one kind, and their hosts.
 
-    Raises:
-        ValueError: No slice has that shape.
-
     Attributes:
-        shape: The number of chips along each axis.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> topology = topologies.parse("v5litepod-16")
-    >>> topology.name, topology.num_cores, topology.num_hosts
-    ('v5e:4x4', 16, 4)
+        shape: The number of chips along each axis, which must be that of a slice.
     """
 
     chip: Chip
@@ -242,35 +232,20 @@ class TpuTopology:
         return dataclasses.replace(self, shape=self.host_shape)
 
     def machine(self) -> Machine:
-        """Returns its devices, which need not exist.
-
-        Raises:
-            ModuleNotFoundError: The TPU compiler is not installed.
+        """Returns its devices, which need not exist, or raises `ModuleNotFoundError` if
+        the TPU compiler is not installed.
         """
         return Machine(libtpu_devices(self.name, **self.options))
 
 
 def parse(name: str) -> DeviceTopology:
-    """Returns the topology of a name.
+    """Returns the topology of a name, in any case and with any separators; raises
+    `ValueError` if none has that name.
 
     Args:
         name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or an accelerator
-            type of Cloud TPU, such as "v5litepod-16" or "v4-32". Case, spaces and
-            separators are ignored. Or GPUs, such as "h100:1x8".
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: No topology has that name.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> topologies.parse("V4-32").name, topologies.parse("tpu v6e 2x2").name
-    ('v4:2x2x4', 'v6e:2x2')
-    >>> topologies.parse("v5e:4x5")
-    Traceback (most recent call last):
-    ...
-    ValueError: Unknown TPU topology 'v5e:4x5'. Did you mean 'v5e:4x4'? ...
+            type of Cloud TPU, such as "v5litepod-16" or "v4-32", or GPUs, such as
+            "h100:1x8".
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -288,18 +263,7 @@ def parse(name: str) -> DeviceTopology:
 
 
 def parse_each(names: Sequence[str]) -> tuple[DeviceTopology, ...]:
-    """Returns the topologies of several names.
-
-    Raises:
-        TypeError: The argument is not a list of strings.
-        ValueError: The list is empty, or no topology has one of the names.
-
-    Example:
-
-    >>> from keras_tpu_estimator.planning import topologies
-    >>> [topology.name for topology in topologies.parse_each(["v5e-4", "v4-8"])]
-    ['v5e:2x2', 'v4:2x2x1']
-    """
+    """Returns the topologies of a nonempty list of names."""
     if not isinstance(names, Sequence):
         parse(names)
     if not names:

@@ -63,21 +63,19 @@ _IDENTITY = re.compile(r"\bchannel_id=(\d+)|\bchain_id=\"(\d+)\"")
 
 
 def flops(runs: Iterable[Run]) -> float:
-    """Returns the floating point operations, as XLA counts them.
+    """Returns the floating point operations, as XLA counts them: two for each pair of
+    factors in a product, and otherwise one for each element of the result.
 
-    A product counts two for each pair of factors. Other operations count one for each
-    element of the result, except transcendental functions such as `tanh` and operations
-    that only move elements.
+    Transcendental functions such as `tanh` and operations that only move elements count
+    none.
     """
     return float(sum(run.times * _flops(run) for run in runs))
 
 
 def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) -> float:
     """Returns the bytes that instructions read from a chip's main memory or write to
-    it.
-
-    Values in a core's small memory count only when they are copied from or to the main
-    memory.
+    it; values in a core's small memory count only when they are copied from or to the
+    main memory.
     """
     return float(
         sum(run.times * _bytes(run, computations) for run in runs if not run.is_fused)
@@ -309,11 +307,8 @@ class Collective:
 def collectives(
     runs: Iterable[Run], cores: int, share: float = 1.0
 ) -> tuple[Collective, ...]:
-    """Returns the collectives of instructions, by kind.
-
-    Args:
-        cores: The number of cores that run the instructions.
-        share: The share of each that counts. Defaults to 1.
+    """Returns the collectives of instructions on `cores` cores by kind, of each of
+    which the `share` counts.
     """
     found: dict[str, list[tuple[float, Mapping[str, float], float]]]
     found = collections.defaultdict(list)

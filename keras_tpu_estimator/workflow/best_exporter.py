@@ -26,19 +26,8 @@ _STEP = "global_step"
 def loss_smaller(
     best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
 ) -> bool:
-    """Compares the losses of two evaluations.
-
-    Returns:
-        Whether the current loss is smaller than the best one; any number is
-        smaller than NaN.
-
-    Raises:
-        ValueError: A result has no loss.
-
-    Example:
-
-    >>> loss_smaller({"loss": 0.5}, {"loss": 0.25})
-    True
+    """Returns whether the current evaluation's loss is smaller than the best one; any
+    number is smaller than NaN.
     """
     for name, result in (
         ("best_eval_result", best_eval_result),

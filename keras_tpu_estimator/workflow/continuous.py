@@ -119,7 +119,7 @@ class ContinuousEvaluator:
 
     def _look_and_evaluate(self, timeout_secs: float | None) -> bool:
         """Evaluates due checkpoints; returns whether training is complete."""
-        # Read before the checkpoints, so that the last one is not missed.
+        # The marker is read before the checkpoints, so that the last one is not missed.
         is_over = self._is_complete()
         found = self._look()
         if self._max_steps is not None and found is not None:

@@ -133,12 +133,7 @@ class Stalls:
 
 
 class EarlyStoppingHook(SessionRunHook):
-    """A hook that ends training when a function returns true.
-
-    Args:
-        should_stop_fn: Called without arguments; returns whether to end
-            training.
-    """
+    """A hook that ends training when a function without arguments returns true."""
 
     allows_run_ahead = True
     # The function reads results of evaluations, which saving a checkpoint may

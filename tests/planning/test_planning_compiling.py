@@ -83,6 +83,16 @@ def test_a_far_too_large_program():
     assert 0 < error.batch_size < rows * V5E.num_cores / 30
 
 
+def test_the_layout_has_the_size_and_the_largest_arrays():
+    x = lowering.array(V5E, (2**20, 2**18))
+    lowered = jax.jit(lambda x: jnp.sort(x) + x[::-1]).lower(x)
+    layout = compiling.laid_out(lowered, count=1)
+    assert layout.used > 2**40
+    assert layout.module.entry
+    (largest,) = layout.largest
+    assert largest.shape == (2**20, 2**18)
+
+
 def test_without_arguments_no_batch_size_is_suggested():
     lowered, _ = lowering.training(V5E, rows=6_000_000)
     with pytest.raises(DoesNotFitError, match="Choose a smaller batch") as e:

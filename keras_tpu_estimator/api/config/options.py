@@ -69,8 +69,8 @@ class Option:
     Attributes:
         is_valid: Whether a value other than `None` is valid.
         expected: A description of valid values, for errors.
-        unread: For a field without effect, the values that do not warn. `None`
-            for a field that has an effect.
+        unread: The values of a field without effect that do not warn, or `None`
+            if the field has an effect.
     """
 
     is_valid: Callable[[object], bool]
@@ -181,19 +181,9 @@ def _check_strategies(config: Any) -> None:
 
 
 def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[str]:
-    """Returns the names of fields that are set and have no effect.
-
-    Names of `TPUConfig` fields begin with `'TPUConfig.'`, those of a
-    `ConfigProto` with `'session_config.'`.
-
-    Args:
-        among: Names of fields to check. Defaults to `None`, for all.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> set_without_effect(kte.RunConfig(model_dir="/tmp/run"))
-    []
+    """Returns the names of fields that are set and have no effect: those of a
+    `TPUConfig` begin with `'TPUConfig.'`, those of a `ConfigProto` with
+    `'session_config.'`.
     """
     wanted = None if among is None else set(among)
     names = [
@@ -207,7 +197,7 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     if wanted is not None and "tpu_config" not in wanted:
         return names
     unread_of_tpu_config = _UNREAD_OF_TPU_CONFIG | {
-        # TF_CONFIG's, which is not the program's.
+        # TF_CONFIG sets this name, not the script.
         "tpu_job_name": (None, config._task.tpu_job_name)
     }
     return names + [

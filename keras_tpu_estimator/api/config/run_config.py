@@ -45,11 +45,7 @@ _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
 
 
 class _Unset:
-    """A default that differs from the same value set by the caller.
-
-    Attributes:
-        value: The value if the caller sets none.
-    """
+    """A default `value` that differs from the same value set by the caller."""
 
     def __init__(self, value: float | None) -> None:
         self.value = value
@@ -314,10 +310,8 @@ class RunConfig:
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lets a property of a subclass override a field.
-
-        In the property, `super()` returns the value that the constructor
-        received.
+        """Lets a property of a subclass override a field; in it, `super()` returns the
+        value that the constructor received.
         """
         super().__init_subclass__(**kwargs)
         for name, own in list(vars(cls).items()):
@@ -332,7 +326,7 @@ class RunConfig:
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
-        # Before the fields of TF_CONFIG are set, because the user's code did
+        # This comes before the fields of TF_CONFIG are set, because the user's code did
         # not write those.
         unread = set_without_effect(self)
         self._set_masters()
@@ -528,8 +522,8 @@ def _settled_defaults() -> dict[str, object]:
 def _read_task() -> Task:
     """Reads this process's place in the cluster.
 
-    TF_CONFIG's addresses are checked when the cluster is joined, because
-    scripts that only read them may have a placeholder such as `host0:0`.
+    Addresses are checked only when the cluster is joined, because scripts that only
+    read them may have a placeholder such as `host0:0`.
     """
     task = Task.from_environment()
     if task.cluster_spec:

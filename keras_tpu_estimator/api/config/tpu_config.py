@@ -18,21 +18,7 @@ _UNITS = ("count", "seconds")
 
 @dataclasses.dataclass(frozen=True)
 class IterationsPerLoop:
-    """A number of steps, or a duration.
-
-    Args:
-        value: Steps, or seconds.
-        unit: `'count'` for steps, or `'seconds'`.
-
-    Raises:
-        TypeError: The value is not an integer.
-        ValueError: The value is not positive, or the unit is unknown.
-
-    Example:
-
-    >>> IterationsPerLoop(100, "count").value
-    100
-    """
+    """A positive number of steps (`unit` `'count'`), or of seconds (`'seconds'`)."""
 
     value: int
     unit: Literal["count", "seconds"]
@@ -47,19 +33,9 @@ class IterationsPerLoop:
 
     @classmethod
     def parse(cls, raw: object) -> "IterationsPerLoop":
-        """Parses the argument `iterations_per_loop`.
+        """Parses a positive number of steps, or a duration with the suffix `s`, `m` or
+        `h`.
 
-        Args:
-            raw: A positive number of steps, or a duration as a string with the
-                suffix `s`, `m` or `h`.
-
-        Raises:
-            ValueError: It is neither.
-
-        Example:
-
-        >>> IterationsPerLoop.parse(100)
-        IterationsPerLoop(value=100, unit='count')
         >>> IterationsPerLoop.parse("5m")
         IterationsPerLoop(value=300, unit='seconds')
         """
@@ -290,7 +266,7 @@ def _check_cores_per_replica(cores: object) -> None:
 
 
 def _training_input(value: object) -> InputPipelineConfig:
-    # By identity, because 1 and 0 are not booleans here.
+    # Values are compared by identity, because 1 and 0 are not booleans here.
     if value is True:
         return InputPipelineConfig.PER_HOST_V1
     if value is False:

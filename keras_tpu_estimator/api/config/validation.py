@@ -144,15 +144,9 @@ def check_api_version(version: object) -> int:
 
 
 def resolve_model_dir(model_dir: PathLike | None, config: RunConfig) -> str | None:
-    """Returns the absolute directory that the constructor or the configuration
-    names.
-
-    An absolute path stays valid when the script changes its working directory.
-
-    Raises:
-        TypeError: The constructor's directory is not a path.
-        ValueError: The two differ, or a URL is not supported.
-        ImportError: It is a URL, and fsspec or its driver is not installed.
+    """Returns the directory of the constructor or the configuration, which must not
+    differ, as an absolute path, so that it stays valid when the script changes its
+    working directory.
     """
     given = None
     if model_dir is not None and model_dir != "":
@@ -336,14 +330,10 @@ def check_some_steps(steps: object, max_steps: object) -> None:
 
 
 def whole_steps(name: str, value: Any, use_tpu: bool) -> int | None:
-    """Returns a number of steps, or `None` for no number.
+    """Returns a positive number of steps, or `None` for no number.
 
     As in TensorFlow, a fraction is rounded up, but not with `use_tpu`. Python 3
     divides `examples * epochs / batch_size` to a float.
-
-    Raises:
-        TypeError: The value is not a number, or a fraction with `use_tpu`.
-        ValueError: It is not positive.
     """
     if value is None:
         return None
@@ -362,9 +352,8 @@ def whole_steps(name: str, value: Any, use_tpu: bool) -> int | None:
 
 
 def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
-    """Checks the arguments that a `model_fn` declares, and returns it.
-
-    It must have `features`, `params` if the user passes some, and no unknown ones.
+    """Returns a `model_fn` that has `features`, `params` if the user passes some, and
+    no unknown arguments; otherwise raises.
     """
     if not callable(model_fn):
         raise TypeError(f"`model_fn` must be callable. Received: {shown(model_fn)}")

@@ -94,7 +94,7 @@ class CallbackHook(LoopHook):
     1000
     """
 
-    # Depends on the callbacks.
+    # The constructor sets this from the callbacks.
     allows_run_ahead = True
 
     def __init__(
@@ -167,7 +167,7 @@ class CallbackHook(LoopHook):
         }
         setattr(self._live.model, self._calls.stop, False)
         self._called = called_here(self.callbacks)
-        # A call that failed has not closed it.
+        # A call that failed has not closed this context.
         self._files.close()
         self._files.enter_context(files_of_chief(self._called))
         with self._live:
@@ -314,10 +314,7 @@ Logs: TypeAlias = Callable[[], dict[str, Any]]
 
 
 class Epochs:
-    """The current epoch, and the means over it.
-
-    Args:
-        steps: Steps of an epoch; with `None` each run is one.
+    """The current epoch, and the means over it; without `steps` each run is one epoch.
 
     Attributes:
         is_open: Whether an epoch has begun and not ended.
@@ -382,11 +379,8 @@ class Epochs:
         }
 
     def resume(self, state: Mapping[str, Any], step: int) -> None:
-        """Continues from a state, unless the length of an epoch has changed.
-
-        Args:
-            state: The result of `state`.
-            step: The global step that training starts from.
+        """Continues from a result of `state` at a global step, unless the length of an
+        epoch has changed.
         """
         if state["steps"] != self._steps:
             return
@@ -425,13 +419,8 @@ _PATHS: Mapping[type, str] = {
 def called_here(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> tuple[keras.callbacks.Callback, ...]:
-    """Returns the callbacks that this process calls.
-
-    `RemoteMonitor` would send each report once for every process.
-
-    Raises:
-        ValueError: There are several processes, and a callback would delete
-            the files of the others.
+    """Returns the callbacks that this process calls, without `RemoteMonitor` on all but
+    one; raises if a callback would delete the files of other processes.
     """
     backup = keras.callbacks.BackupAndRestore
     callbacks = tuple(callbacks)
@@ -452,10 +441,8 @@ def called_here(
 def files_of_chief(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> Iterator[None]:
-    """Redirects files to a temporary directory, except on the chief.
-
-    All processes call each callback, because reading a sharded variable takes
-    all of them.
+    """Redirects files to a temporary directory, except on the chief; all processes call
+    each callback, because reading a sharded variable takes all of them.
     """
     if is_chief():
         yield

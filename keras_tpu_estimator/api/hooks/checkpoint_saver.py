@@ -207,5 +207,5 @@ class CheckpointSaverHook(LoopHook):
 def _each_once(
     listeners: Iterable[CheckpointSaverListener],
 ) -> tuple[CheckpointSaverListener, ...]:
-    # By identity, because dataclasses may be equal.
+    # Listeners are compared by identity, because dataclasses may be equal.
     return tuple({id(listener): listener for listener in listeners}.values())

@@ -9,11 +9,9 @@ from keras_tpu_estimator.api.hooks.session import Session, refuse_feed, warn_of_
 
 
 class Request(NamedTuple):
-    """The names to fetch for a hook of TensorFlow.
-
-    Attributes:
-        results: Returns the hook's results, from values by name, and from the graph
-            that made these values, or `None` before a run.
+    """The names to fetch for a hook of TensorFlow, and a function that returns its
+    results from values by name and from the graph that made them, or `None` before a
+    run.
     """
 
     names: Collection[str]
@@ -61,13 +59,8 @@ class HookedGraph(Protocol):
 
 
 class GraphSession:
-    """A `tf.compat.v1.Session` for TensorFlow hooks.
-
-    Args:
-        asked: The names that the hook has requested so far.
-
-    Raises:
-        ValueError: The program has no graph.
+    """A `tf.compat.v1.Session` for TensorFlow hooks, of a program that must have a
+    graph; `asked` are the names that the hook has requested so far.
     """
 
     def __init__(self, session: Session, asked: Collection[str] = ()):
@@ -94,8 +87,7 @@ class GraphSession:
         options: Any = None,
         run_metadata: Any = None,
     ) -> Any:
-        """Returns the current values of a pytree of tensors, variables and
-        names.
+        """Returns the current values of a pytree of tensors, variables and names.
 
         Args:
             fetches: Variables, values computed only from variables, and the

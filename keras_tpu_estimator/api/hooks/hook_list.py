@@ -142,7 +142,7 @@ class HookedRun:
         # that a later hook requested.
         values = [self._values(request) for request in self._requests]
         pairs = zip(self._list.hooks, values, strict=True)
-        # A stable sort, which keeps the order of equal hooks.
+        # The sort is stable, so equal hooks keep their order.
         for hook, its_values in sorted(pairs, key=lambda p: p[0].acts_last):
             hook.after_run(self.context, its_values)
         self._list.ran()

@@ -32,13 +32,9 @@ _BASES = ("SessionRunHook", "LoopHook", "Callback")
 
 @dataclasses.dataclass(frozen=True)
 class SavedState:
-    """The state of one callback or hook in a checkpoint.
-
-    Attributes:
-        kind: Its class, and the monitored metric of a callback.
-        number: Its index among those of this kind.
-        state: Its state; `None` if it offers none.
-        changed: The names of changed attributes that are not in `state`.
+    """The state of one callback or hook in a checkpoint, with its class and monitored
+    metric (`kind`), its index among those of this kind, and the names of changed
+    attributes that are not in `state`.
     """
 
     kind: str
@@ -111,22 +107,9 @@ class Holder:
 class HookStates:
     """The states of all callbacks and hooks of one `train`.
 
-    States of a checkpoint are found by class, monitored metric, and order among
-    equal ones.
-
-    Args:
-        hooks: The hooks of the call.
-        saved: The states in the checkpoint; `None` if it has none, because an
-            earlier call ended with it.
-        has_checkpoint: Whether training starts from a checkpoint.
-        warns: Whether to warn about states that are lost. Defaults to `True`.
-
-    Example:
-
-    >>> stopping = keras.callbacks.EarlyStopping(monitor="loss")
-    >>> states = HookStates([CallbackHook(stopping)], None, False)
-    >>> states.now()
-    []
+    States of a checkpoint are found by class, monitored metric, and order among equal
+    ones. `saved` is `None` if the checkpoint has none because an earlier call ended
+    with it.
     """
 
     def __init__(

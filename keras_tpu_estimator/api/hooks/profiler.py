@@ -112,9 +112,8 @@ class ProfilerHook(SessionRunHook):
 
 
 def _options(step: int) -> jax.profiler.ProfileOptions:
-    """Returns options that give two traces of one second separate folders.
-
-    JAX versions without such an option name the folder by the second.
+    """Returns options that give two traces of one second separate folders; JAX versions
+    without such an option name the folder by the second.
     """
     options = jax.profiler.ProfileOptions()
     if hasattr(options, "session_id"):

@@ -67,10 +67,9 @@ class ProgressBar:
 
 
 class PassingBar:
-    """A bar that is shown while `predict` waits for a batch.
-
-    It is drawn on the line below the cursor and erased before the caller
-    receives the batch, so that it never changes a line that the caller printed.
+    """A bar that is shown while `predict` waits for a batch, on the line below the
+    cursor, and erased before the caller receives the batch, so that it never changes a
+    line that the caller printed.
     """
 
     def __init__(self) -> None:
@@ -103,9 +102,8 @@ _EVERY_SECS = 0.2
 
 
 class NotebookProgress:
-    """A line in a notebook with steps, the loss, rates and the time left.
-
-    Rates are measured from the end of the first run, which compiles.
+    """A notebook's line with steps, the loss, the time left, and rates, which are
+    measured from the end of the first run, because it compiles.
     """
 
     def __init__(

@@ -30,18 +30,8 @@ def names_in(fetches: Any) -> set[str]:
 
 
 def values_of(fetches: Any, value_of: Callable[[str], Any]) -> Any:
-    """Returns a pytree of names with values in their place.
+    """Returns a pytree of names with values in their place; its keys stay as they are.
 
-    Args:
-        fetches: A string, or a list, tuple or dict of strings.
-        value_of: Returns the value of a name.
-
-    Returns:
-        Values in the same pytree, whose keys stay as they are.
-
-    Example:
-
-    >>> from keras_tpu_estimator.api.hooks.session import values_of
     >>> values_of({"loss:0": ["loss:0"]}, {"loss": 0.5}.__getitem__)
     {'loss:0': [0.5]}
     """

@@ -99,15 +99,9 @@ class SessionRunContext:
 
 
 class EveryRun(Iterable[int]):
-    """The ends of all runs, for a hook that names no steps.
+    """The ends of all runs after the global step `start`, for a hook that names no
+    steps.
 
-    Args:
-        start: The global step before the first run.
-        steps: The number of steps of a run. Defaults to 1.
-
-    Example:
-
-    >>> import itertools
     >>> list(itertools.islice(EveryRun(10, steps=2), 3))
     [12, 14, 16]
     """
@@ -164,7 +158,7 @@ class SessionRunHook:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Resets attributes that describe overridden methods."""
         super().__init_subclass__(**kwargs)
-        # Like Python, which resets `__hash__` if a class defines `__eq__`.
+        # Python similarly resets `__hash__` if a class defines `__eq__`.
         for name in _SAID_OF_THEM:
             said = next(each for each in cls.__mro__ if name in vars(each))
             if _differ_around_runs(cls, said):

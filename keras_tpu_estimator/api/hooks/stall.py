@@ -19,14 +19,11 @@ T = TypeVar("T")
 
 
 class StallWatch:
-    """Prints the stacks of all threads whenever nothing happens for too long.
+    """Prints the stacks of all threads after `timeout_secs` without an event.
 
-    A Python thread prints them. `faulthandler.dump_traceback_later` would also
-    work while native code holds the interpreter lock, but it reads stacks
-    without that lock, and so crashes a process that is only slow.
-
-    Args:
-        timeout_secs: Seconds without an event.
+    A Python thread prints them. `faulthandler.dump_traceback_later` would also work
+    while native code holds the interpreter lock, but it reads stacks without that lock,
+    and so crashes a process that is only slow.
     """
 
     def __init__(self, timeout_secs: float):
@@ -84,7 +81,7 @@ class StallHook(SessionRunHook):
 def print_stacks(why: str) -> None:
     """Prints a line and the stacks of all other threads to standard error."""
     frames = sys._current_frames()
-    # In one call, because running threads continue meanwhile.
+    # All frames are read in one call, because running threads continue meanwhile.
     stacks = {ident: _walked(frame) for ident, frame in frames.items()}
     threads = {thread.ident: thread for thread in threading.enumerate()}
     told = [f"{why} The stacks of all threads, the innermost call last:"]

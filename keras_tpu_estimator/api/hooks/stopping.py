@@ -81,22 +81,8 @@ class StopAtStepHook(SessionRunHook):
 def steps_until_stop(
     hooks: Iterable[Hook], start: int, steps: int | None
 ) -> int | None:
-    """Returns the number of steps until a hook stops training.
-
-    Args:
-        hooks: The hooks of `train`; only `StopAtStepHook`s are used.
-        start: The global step at which training starts.
-        steps: Number of steps without hooks, or `None` for no end.
-
-    Returns:
-        A number of at least 1, or `None` for no end.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> from keras_tpu_estimator.api.hooks.stopping import steps_until_stop
-    >>> steps_until_stop([kte.hooks.StopAtStepHook(last_step=30)], 20, 100)
-    10
+    """Returns the number of steps, at least 1, from the global step `start` until a
+    `StopAtStepHook` stops training, at most `steps`; `None` stands for no end.
     """
     ends = [
         max(1, hook.stop_from(start) - start)
@@ -165,10 +151,8 @@ class NanTensorHook(SessionRunHook):
 
 
 class NanLossHook(LoopHook):
-    """A hook that raises if the loss is NaN, without delaying the next run.
-
-    Raises:
-        NanLossDuringTrainingError: From `run_is_made`, if it is NaN.
+    """A hook whose `run_is_made` raises `NanLossDuringTrainingError` if the loss is
+    NaN, without delaying the next run.
     """
 
     allows_run_ahead = True

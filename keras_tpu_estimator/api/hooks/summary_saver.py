@@ -115,13 +115,12 @@ def _by_tag(names: Any) -> dict[str, str]:
 
 
 class RecordedSummariesHook(LoopHook):
-    """A hook that writes the summaries of `model_fn` periodically.
+    """A hook that periodically writes the summaries that `model_fn` recorded in the
+    last step, and the `loss`, unless one has that name.
 
-    They are the summaries that `model_fn` recorded in the last step, and the
-    `loss`, unless one has that name. They are copied off the devices only when
-    they are written, and the first run is always written. If `model_fn` records
-    nothing, `losses` returns the losses of all steps of the last run, and runs may
-    end at any step.
+    They are copied off the devices only when they are written, and the first run is
+    always written. If `model_fn` records nothing, `losses` returns the losses of all
+    steps of the last run, and runs may end at any step.
     """
 
     allows_run_ahead = True
@@ -266,12 +265,8 @@ class StepCounterHook(SessionRunHook):
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
-        """Logs the rate of an interval, and writes it.
-
-        Args:
-            elapsed_steps: Steps in the interval.
-            elapsed_time: Length of the interval in seconds.
-            global_step: The last step of the interval.
+        """Logs and writes the rate of an interval of `elapsed_time` seconds that ends
+        at a global step.
         """
         rates = {"global_step/sec": elapsed_steps / elapsed_time}
         self._log(rates)
@@ -298,11 +293,11 @@ _BRIEF_SECS = 1.0
 
 
 class TrainingLogHook(StepCounterHook, LoopHook):
-    """A hook that logs the loss, rates and other metrics of the loop.
+    """A hook that writes the loss, rates and other metrics of the loop to the log and
+    to metric writers.
 
-    They are written to the log, and to metric writers. The first interval
-    begins with the session, and the last one ends with it, so that even a short
-    training has a log line. In a notebook the log has a line about once a
+    The first interval begins with the session, and the last one ends with it, so that
+    even a short training has a log line. In a notebook the log has a line about once a
     second; writers receive all metrics.
     """
 

@@ -196,10 +196,8 @@ def _wanted_at_end(hook: Any) -> Any:
 
 
 class TensorFlowHook(LoopHook):
-    """A TensorFlow hook, called as TensorFlow would call it.
-
-    The graph is the default one in each of its methods. The hook can fetch each
-    value until the end that it has requested once.
+    """A TensorFlow hook, whose methods have the graph as the default one, and which can
+    fetch each value until the end that it has requested once.
     """
 
     def __init__(self, hook: Any):
@@ -331,14 +329,11 @@ def _share_time(timer: Any, session: Session) -> None:
 
 
 class _SessionSaver:
-    """The part of a `Saver` that TensorFlow's hook uses, for a session.
-
-    Attributes:
-        was_prevented: Whether the last checkpoint was not written, because the
-            loss is NaN.
+    """The part of a `Saver` that TensorFlow's hook uses, for a session; `was_prevented`
+    is whether a NaN loss prevented the last checkpoint.
     """
 
-    # TensorBoard would show it.
+    # TensorBoard would show a `SaverDef`.
     saver_def = None
 
     def __init__(self, session: Session):

@@ -23,25 +23,9 @@ Sums = TypeVar("Sums", bound="DataclassInstance")
 class Accumulator(keras.metrics.Metric):
     """A metric that adds records of sums, with one variable for each field.
 
-    If variables live by path, as in a `metric_fn`, an accumulator continues
-    from the totals of the last batch; elsewhere it starts from zero.
-
-    Args:
-        name: Prefix of the variables' paths.
-
-    Example:
-
-    >>> import dataclasses
-    >>> import jax
-    >>> import jax.numpy as jnp
-    >>> from keras_tpu_estimator.api.metrics.accumulator import Accumulator
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Words:
-    ...     count: jax.Array
-    >>> accumulator = Accumulator("words")
-    >>> totals = accumulator.add(Words(jnp.float32(3)))
-    >>> float(accumulator.add(Words(jnp.float32(4))).count)
-    7.0
+    If variables live by path, as in a `metric_fn`, an accumulator continues from the
+    totals of the last batch; elsewhere it starts from zero. `name` is the prefix of the
+    paths.
     """
 
     def __init__(self, name: str):
@@ -132,18 +116,9 @@ def same_rank(first: TensorLike, second: TensorLike) -> tuple[jax.Array, jax.Arr
 
 
 def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
-    """Broadcasts weights to values.
-
-    Args:
-        weights: `None` for ones, a scalar, or a tensor of the rank of `values`
-            with dimensions equal to those of `values` or 1. It may have one
-            dimension more at the end, if of size 1, or lack the last one.
-
-    Returns:
-        Float32 array of the shape of `values`.
-
-    Raises:
-        ValueError: The weights cannot be broadcast.
+    """Broadcasts weights to the shape of `values`, as float32. They are `None` for
+    ones, a scalar, or a tensor whose dimensions equal those of `values` or are 1; the
+    last dimension may be missing, or followed by another of size 1.
     """
     if weights is None:
         return jnp.ones(values.shape, jnp.float32)
@@ -181,8 +156,7 @@ def check_fraction(name: str, value: float) -> None:
 
 
 def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
-    """Divides two sums elementwise; returns 0 unless `whole` is positive.
-
-    Negative weights can make `whole` negative. NaN stays NaN.
+    """Divides two sums elementwise; returns 0 unless `whole`, which negative weights
+    can make negative, is positive. NaN stays NaN.
     """
     return ops.divide_no_nan(part, jnp.maximum(whole, 0))

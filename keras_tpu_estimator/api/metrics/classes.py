@@ -45,9 +45,8 @@ class ClassSums:
 
 @dataclasses.dataclass(frozen=True)
 class ConfusionMatrix:
-    """Sums of weights by label (row) and prediction (column), float32.
-
-    A cell is exact up to 2**24 examples of weight 1.
+    """Sums of weights by label (row) and prediction (column), in float32, exact up to
+    2**24 examples of weight 1 in a cell.
     """
 
     total_confusion_matrix: jax.Array
@@ -68,9 +67,7 @@ class ConfusionMatrix:
         return cls(cells.reshape(num_classes, num_classes) + invalid)
 
     def mean_iou(self) -> jax.Array:
-        """Returns the intersection over union, averaged over the classes that
-        occur.
-        """
+        """Returns the mean intersection over union of the classes that occur."""
         matrix = self.total_confusion_matrix
         intersection = jnp.diagonal(matrix)
         union = matrix.sum(axis=0) + matrix.sum(axis=1) - intersection

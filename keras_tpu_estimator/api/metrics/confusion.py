@@ -16,9 +16,8 @@ from keras_tpu_estimator.base.common.types import TensorLike
 
 @dataclasses.dataclass(frozen=True)
 class Confusion:
-    """Sums of weights by label and prediction, float32 of one shape.
-
-    They are scalars, or vectors with one element for each threshold.
+    """Sums of weights by label and prediction, in float32: scalars, or vectors with one
+    element for each threshold.
     """
 
     true_positives: jax.Array

@@ -140,7 +140,7 @@ def sensitivity_at_specificity(
     batch = confusion_at(examples, thresholds)
     sums = accumulate(batch, name, "sensitivity_at_specificity")
     distances = jnp.abs(_specificities(sums) - specificity)
-    # The lowest threshold, if several are equally close.
+    # If several thresholds are equally close, the lowest one counts.
     value = _sensitivities(sums)[jnp.argmin(distances)]
     return value, value
 
@@ -194,7 +194,7 @@ def specificity_at_sensitivity(
     batch = confusion_at(examples, thresholds)
     sums = accumulate(batch, name, "specificity_at_sensitivity")
     distances = jnp.abs(_sensitivities(sums) - sensitivity)
-    # The highest threshold, if several are equally close.
+    # If several thresholds are equally close, the highest one counts.
     closest = len(thresholds) - 1 - jnp.argmin(distances[::-1])
     value = _specificities(sums)[closest]
     return value, value
@@ -239,8 +239,8 @@ def _area(sums: Confusion, curve: str, summation_method: str) -> jax.Array:
 def _interpolated_pr_area(sums: Confusion) -> jax.Array:
     """Returns the area with counts, not precisions, linear between points.
 
-    With true positives `a + b p` as a function of the predicted positives `p`,
-    the precision is `a / p + b`, and its integral over recall has a logarithm.
+    With true positives `a + b p` as a function of the predicted positives `p`, the
+    precision is `a / p + b`, so its integral over recall has a logarithm.
     """
     right = sums.true_positives
     predicted = right + sums.false_positives

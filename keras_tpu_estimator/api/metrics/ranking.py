@@ -307,9 +307,7 @@ def _top_k(predictions: TensorLike, k: int) -> jax.Array:
 def same_examples(
     labels: TensorLike, predictions_idx: TensorLike
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns labels and predictions as arrays `[..., num_labels]` and `[...,
-    k]`.
-    """
+    """Returns arrays of shapes `[..., num_labels]` and `[..., k]`."""
     labels = as_classes(labels)
     ids = as_classes(predictions_idx)
     given = labels.shape
@@ -331,9 +329,7 @@ def is_in(ids: jax.Array, others: jax.Array) -> jax.Array:
 
 
 def _is_first(ids: jax.Array) -> jax.Array:
-    """Returns whether each element of the last dimension has no equal before
-    it.
-    """
+    """Returns which elements of the last dimension have no equal before them."""
     is_equal = ids[..., :, None] == ids[..., None, :]
     return ~jnp.any(jnp.tril(is_equal, k=-1), axis=-1)
 

@@ -218,8 +218,8 @@ def mean_cosine_distance(
 
 
 def _difference(examples: Examples) -> jax.Array:
-    # In float32, because differences of small unsigned labels would wrap
-    # around.
+    # Differences are computed in float32, because those of small unsigned labels would
+    # wrap around.
     return examples.predictions.astype(jnp.float32) - examples.labels.astype(
         jnp.float32
     )

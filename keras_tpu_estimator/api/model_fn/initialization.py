@@ -36,13 +36,8 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A program's variables, and the sources of their initial values.
-
-    Attributes:
-        variables: The variables by path.
-        constants: Paths of variables that checkpoints of this package never
-            contain.
-        sources: The sources of initial values by path.
+    """A program's variables, and the sources of their initial values, by path;
+    `constants` are paths that checkpoints of this package never contain.
     """
 
     variables: Mapping[str, keras.Variable]
@@ -62,7 +57,7 @@ class Target:
                 names.setdefault(source.reader, {})[path] = source.name
         values: dict[str, np.ndarray] = {}
         for reader, name_of in names.items():
-            # All at once, because each read checks the file.
+            # All values are read at once, because each read checks the file.
             read = reader.get_tensors(set(name_of.values()))
             values |= {
                 path: cast(read[name], dtype_of(path), path, name, reader.path)

@@ -21,9 +21,7 @@ class Call(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostCall:
-    """One call of `outside_compilation`, with the user's function of TensorFlow
-    tensors.
-    """
+    """One call of `outside_compilation`, with a function of TensorFlow tensors."""
 
     function: Callable[..., Any]
 
@@ -37,16 +35,11 @@ class HostCall:
 
 
 class HostTensor:
-    """A tensor that the host computes from a model's outputs.
+    """A tensor that the host computes from a model's outputs: a result of a call, by
+    its `index`.
 
-    To JAX it is a pytree of the tensors that it is computed from.
-
-    Args:
-        call: The call that returns it.
-        index: Its index among the call's results.
-        tensors: The arguments of the call.
-        dtype: Name of the dtype, such as 'string'. Defaults to `None`, if it is
-            no longer needed.
+    To JAX it is a pytree of the tensors that it is computed from, the arguments of the
+    call. Its dtype is `None` if it is no longer needed.
     """
 
     def __init__(

@@ -48,11 +48,8 @@ class HostValue:
 
 
 class OwnNames(NamedTuple):
-    """Names that metrics cannot have, because other values have them.
-
-    Attributes:
-        owner: The owner of these values, such as 'evaluate returns'.
-        patterns: The names; `*` stands for any characters.
+    """Names that metrics cannot have because other values, such as those that 'evaluate
+    returns' (`owner`), have them; `*` stands for any characters.
     """
 
     owner: str

@@ -119,19 +119,8 @@ def norm(x: Any) -> Any:
 
 
 def where_positive(norms: tuple[Any, Any], ratio: Any) -> Any:
-    """Returns a ratio of norms, or 1 where one of them is zero.
-
-    A ratio of zero would keep weights at zero that start there.
-
-    Args:
-        ratio: Scalar, any value where one of the norms is zero.
-
-    Example:
-
-    >>> float(where_positive((2.0, 4.0), 0.5))
-    0.5
-    >>> float(where_positive((0.0, 4.0), 0.0))
-    1.0
+    """Returns a ratio of norms, or 1 where one of them is zero, because a ratio of zero
+    would keep weights at zero that start there.
     """
     are_positive = ops.logical_and(norms[0] > 0, norms[1] > 0)
     return ops.where(are_positive, ratio, ops.ones_like(ratio))

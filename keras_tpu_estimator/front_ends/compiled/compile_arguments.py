@@ -51,10 +51,8 @@ class CompileArguments:
         )
 
     def recompile(self, model: keras.Model) -> None:
-        """Compiles a model with these arguments.
-
-        If a file cannot contain all of them, the model has an optimizer but is
-        not compiled, and a warning gives the reason.
+        """Compiles a model with these arguments; if a file cannot contain all of them,
+        it warns with the reason, and the model has an optimizer but is not compiled.
         """
         with keras_internals.fresh_names():
             optimizer = self.make_optimizer()

@@ -78,7 +78,7 @@ class KerasModelFn:
         keras_model: The model, whose values never change: each program trains
             copies of its variables.
         metric_names: New names of metrics, by Keras's names.
-        class_weight: Weights of examples in training by their class, or `None`.
+        class_weight: Weights of examples in training by their class.
     """
 
     keras_model: keras.Model

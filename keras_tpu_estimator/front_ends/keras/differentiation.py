@@ -38,12 +38,8 @@ Results: TypeAlias = tuple[PyTree, PyTree, ArraysByPath]
 
 @dataclasses.dataclass(frozen=True)
 class _Partial:
-    """A trace of `model_fn` up to a request for gradients.
-
-    Attributes:
-        captured: The trace, which returns the loss to differentiate.
-        paths: The variables of the gradients.
-        reduction: The operation that combines the gradients of micro-batches.
+    """A trace of `model_fn` up to a request for gradients, which returns the loss to
+    differentiate; `reduction` combines the gradients of micro-batches.
     """
 
     captured: Captured
@@ -64,10 +60,8 @@ class Differentiation:
     """Traces of `model_fn` up to each request for gradients, and to its end.
 
     Attributes:
-        partial: The traces that ended at a request.
         last: The trace of all of `model_fn`, given all answers.
         example_answers: Answers of the right shapes.
-        micro_batches: The number of micro-batches of a batch.
         shards: The variables that are sharded over the replicas, by path.
     """
 
@@ -84,19 +78,12 @@ class Differentiation:
         ops: Sequence[Update],
         by: Sequence[str] = (),
     ) -> tuple[list[PyTree], list[PyTree], Outputs, ArraysByPath]:
-        """Computes one forward and backward pass.
+        """Computes one forward and backward pass; `by` are keys of features of which
+        gradients are also computed.
 
-        Args:
-            values: Values by path.
-            batch: Features and labels.
-            ops: The updates that use the gradients.
-            by: Keys of features of which gradients are also computed. Defaults
-                to none.
-
-        Returns:
-            The gradients of the variables of each op that minimizes a loss; the
-            gradients of the features by key, of that loss, or without one, of
-            the first requested loss; the outputs; and the assigned values.
+        Returns the gradients of the variables of each op that minimizes a loss; the
+        gradients of the features by key, of that loss, or without one, of the first
+        requested loss; the outputs; and the assigned values.
         """
         minimized = [op for op in ops if op.loss is not None]
         paths = {v.path for op in minimized for v in op.variables}
@@ -144,10 +131,8 @@ class Differentiation:
     def _answers(
         self, count: int, values: ArraysByPath, batch: Batch
     ) -> list[ArraysByPath]:
-        """Returns the first answers, with the functions that compute them.
-
-        Each request may depend on earlier answers, which are passed on, so that
-        every trace is evaluated once.
+        """Returns the first answers, with the functions that compute them; each request
+        receives the earlier answers, so that every trace is evaluated once.
         """
         if not count:
             return []

@@ -35,9 +35,7 @@ def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
 
 
 def check_can_be_sharded(call: TracedModelFn, forward: Captured) -> None:
-    """Checks that a model with several devices for each replica has no
-    callbacks.
-    """
+    """Checks that a model with several devices per replica has no callbacks."""
     if call.example.cores.model_axes and forward.callbacks:
         raise NotImplementedError(
             "With several cores per replica model_fn must not call back into "

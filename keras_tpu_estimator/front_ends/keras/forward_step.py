@@ -54,9 +54,8 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
 def _trace_forward(
     store: VariableStore, call: TracedModelFn, args: tuple[Features, Labels]
 ) -> Captured:
-    """Traces `model_fn`; repeats that if dicts with padding may disturb it.
-
-    Functions of several pytrees do not treat such a dict like a plain one.
+    """Traces `model_fn`, again without padding if that may disturb it, because
+    functions of several pytrees do not treat a dict with padding like a plain one.
     """
     sizes = call.example.cores.axis_sizes
     try:

@@ -70,9 +70,7 @@ class KerasFrontEnd:
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
     ) -> Program:
-        """Returns the program of a `model_fn`, inside that of its embedding
-        tables.
-        """
+        """Returns the program of a `model_fn`, inside that of embedding tables."""
         program = KerasProgram(call_model_fn, seed, options)
         tables = getattr(call_model_fn, "embeddings", None)
         if tables is None:
@@ -107,13 +105,7 @@ class KerasFrontEnd:
 
 @dataclasses.dataclass(frozen=True)
 class KerasGraphs:
-    """Builds graphs around compiled programs; see `GraphBuilder`.
-
-    Attributes:
-        front_end: Makes the program.
-        model_fn: The user's function.
-        settings: The export settings of the estimator.
-    """
+    """A builder of graphs around compiled programs; see `GraphBuilder`."""
 
     front_end: KerasFrontEnd
     model_fn: BoundModelFn
@@ -143,16 +135,8 @@ KERAS = KerasFrontEnd()
 
 
 class KerasProgram:
-    """The program of a `model_fn` that JAX traces.
-
-    Args:
-        call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a spec.
-        seed: The seed of initial values and random layers. Defaults to `None`.
-        options: The options of its trace. Defaults to `TraceOptions()`.
-
-    Attributes:
-        store: The variables.
+    """The program of a `model_fn` that JAX traces; `seed` determines initial values and
+    random layers.
     """
 
     def __init__(
@@ -168,17 +152,8 @@ class KerasProgram:
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """Returns the step for inputs of this shape, traced if it is new.
-
-        Args:
-            mode: A value of `ModeKeys`.
-            example: As in `Program`.
-
-        Returns:
-            A `Step`.
-
-        Raises:
-            ValueError: A tensor of `model_fn` has the name of a variable.
+        """Returns the step for inputs of this shape, traced if it is new; a tensor of
+        `model_fn` must not have the name of a variable.
         """
         key = (mode, example.key)
         if key not in self._steps:

@@ -136,8 +136,8 @@ def export_keras(
         model = symbolic_model(call, specs)
         set_weights(model, loaded.known)
     name = os.path.basename(path)
-    # In the same folder and with the same ending, from which Keras derives the
-    # format.
+    # The temporary file is in the folder of the result, and has its ending, from which
+    # Keras derives the format.
     folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         partial = os.path.join(temporary, name)

@@ -64,20 +64,12 @@ def with_features(
 def over_micro_batches(
     function: Forward, count: int, by: Sequence[str] = ()
 ) -> Forward:
-    """Returns a function of a batch that calls another on its micro-batches.
+    """Returns a function of a whole batch that calls another on `count` micro-batches,
+    or the function itself for 1; `by` are keys of features to differentiate by.
 
-    Each micro-batch reads the assignments of the previous one. Gradients are
-    computed together with the scalars, in one pass, and do not flow through
-    assignments. They can be differentiated again.
-
-    Args:
-        function: The function of a micro-batch.
-        count: The number of micro-batches; 1 returns the function itself.
-        by: Keys of features of which gradients are also computed. Defaults to
-            none.
-
-    Returns:
-        A function with the same signature, of the undivided batch.
+    Each micro-batch reads the assignments of the previous one. Gradients are computed
+    together with the scalars, in one pass, and do not flow through assignments. They
+    can be differentiated again.
     """
     if count == 1:
         return function
@@ -156,8 +148,7 @@ def _scan(
         }
         return (state, jax.tree.map(_with, sums, summands, adds)), rows
 
-    # A checkpoint, so that a second derivative keeps only one micro-batch in
-    # memory.
+    # `jax.checkpoint` makes a second derivative keep only one micro-batch in memory.
     (updates, sums), rows = jax.lax.scan(
         jax.checkpoint(body),
         (

@@ -11,26 +11,12 @@ from keras_tpu_estimator.engine.program.steps import IS_PADDING
 
 
 class PaddedFeatures(dict[str, Any]):
-    """A dict with one more key, `"is_padding"`, which iteration omits.
+    """A dict with one more key, `"is_padding"`, whose value is an array of booleans of
+    shape `[batch]`.
 
-    The key exists for `in`, `[]`, `get` and `pop`, but not in iteration, `len`,
-    copies, or functions of pytrees: those of JAX and Keras treat the object as
-    a plain dict, and return one.
-
-    Args:
-        features: The features.
-        is_padding: Booleans of shape `[batch]`.
-
-    Attributes:
-        is_asked: Whether the key has been read.
-
-    Example:
-
-    >>> features = PaddedFeatures({"x": 1}, is_padding=False)
-    >>> "is_padding" in features, features.get("is_padding"), list(features)
-    (True, False, ['x'])
-    >>> type(jax.tree.map(abs, features)).__name__
-    'dict'
+    The key exists for `in`, `[]`, `get` and `pop`, but not in iteration, `len`, copies,
+    or functions of pytrees: those of JAX and Keras treat the object as a plain dict,
+    and return one. `is_asked` is whether the key has been read.
     """
 
     def __init__(self, features: Mapping[str, Any], is_padding: Any):

@@ -9,7 +9,7 @@ import keras
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, is_seed
 
-# Odd, so that multiples of it are distinct modulo 2**32.
+# An odd number, so that its multiples are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
 
 
@@ -47,7 +47,8 @@ def synchronize(
     cores: Cores,
     differing: Mapping[str, bool],
 ) -> ArraysByPath:
-    """Combines the values that replicas assigned in their forward passes.
+    """Returns values by path, equal on all replicas, combined from those that replicas
+    assigned in their forward passes.
 
     The `aggregation` of a variable determines the result:
 
@@ -58,20 +59,9 @@ def synchronize(
     | `"sum"` | with the changes of all cores | the same | changed if by any |
     | `"only_first_replica"` | the first core's | the same | the same |
 
-    So moving averages of batch normalization are averaged, and counts are added
-    up. The changes of `fold_seeds` are undone.
-
-    Args:
-        updates: Assigned values by path.
-        before: The values before the step, with seeds as changed by
-            `fold_seeds`.
-        variables: The variables by path.
-        cores: The devices.
-        differing: The values that may differ between replicas. Others, such as
-            a count of steps, need no communication.
-
-    Returns:
-        Values by path, equal on all replicas.
+    So moving averages of batch normalization are averaged, and counts are added up.
+    `before` has seeds as changed by `fold_seeds`, whose changes are undone. Values that
+    do not differ between replicas, such as a count of steps, need no communication.
     """
     if not cores.axes:
         return dict(updates)

@@ -37,19 +37,11 @@ from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 
 
 class TracedModelFn:
-    """Calls a `model_fn` and stores the results that are not tensors.
-
-    Args:
-        call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a spec.
-        mode: A value of `ModeKeys`.
-        example: The inputs of a step.
-        options: The options of the trace.
+    """A `model_fn`, called with the inputs of a step, and results that are not tensors.
 
     Attributes:
         micro_batches: The number of parts into which each replica divides its
             batch.
-        spec: The spec of the last call.
         padded: The features of the last call, if they contain which rows are
             padding, as dicts do in PREDICT.
         tells_padding: Whether features may contain padding.
@@ -141,13 +133,12 @@ class TracedModelFn:
         reads: Specs | None = None,
         changes: Specs | None = None,
     ) -> StepFunction:
-        """Returns a function of all replicas from one of a single replica.
+        """Returns a function of all replicas from one of a single replica, whose values
+        are equal on all replicas.
 
         Args:
-            per_core: Returns values that are equal on all replicas, and
-                outputs.
             same: The sharding of its outputs besides those of `model_fn`, by
-                name, as `outputs_split` of `Cores.per_core`. Defaults to none.
+                name, as `outputs_split` of `Cores.per_core`.
             reads: The variables that `per_core` reads, by path, with how
                 they are sharded over the replicas. Defaults to `None`, for all
                 variables, replicated.
@@ -226,9 +217,7 @@ class TracedModelFn:
         return {}
 
     def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Returns the tensors that hooks can fetch: named ones, and
-        predictions.
-        """
+        """Returns the tensors that hooks can fetch: named ones and predictions."""
         predictions = self.spec.predictions
         if self.mode == ModeKeys.PREDICT or not isinstance(predictions, Mapping):
             predictions = {}

@@ -57,19 +57,11 @@ _REDUCED = "reduced"
 
 
 def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
-    """Traces `model_fn` in TRAIN and makes a step of its train op.
+    """Traces `model_fn` in TRAIN, adds new variables to the store, and makes a step of
+    its train op that returns all changed values.
 
-    Args:
-        store: The program's variables; new ones are added.
-        call: The call of `model_fn`.
-
-    Returns:
-        A `Step` whose function returns all changed values.
-
-    Raises:
-        ValueError: On several replicas, gradients are not combined; or the
-            batch cannot be divided into micro-batches, or trained variables are
-            assigned for each of them.
+    Raises `ValueError` if several replicas do not combine gradients, the batch cannot
+    be divided into micro-batches, or trained variables are assigned for each of them.
     """
     cores = call.example.cores
     check_cut(call.example, call.micro_batches)

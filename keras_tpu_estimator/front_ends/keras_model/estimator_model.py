@@ -197,9 +197,7 @@ class EstimatorModel(SavedByWeights):
 
     @contextlib.contextmanager
     def _apart(self, keeps: bool = False) -> Iterator[None]:
-        """Separates Keras's arrays, which it donates, from those of a running
-        loop.
-        """
+        """Separates Keras's arrays, which it donates, from a running loop's."""
         holder = self.program.store.holder
         apart = holder.separate_arrays(keeps) if holder else contextlib.nullcontext()
         with apart, self._given_back_on_error():
@@ -207,10 +205,8 @@ class EstimatorModel(SavedByWeights):
 
     @contextlib.contextmanager
     def _given_back_on_error(self) -> Iterator[None]:
-        """Restores the values of variables if Keras's loop fails.
-
-        Keras removes them before its first step, and restores them only after a
-        successful step.
+        """Restores the values of variables if Keras's loop fails, because Keras removes
+        them before its first step and restores them only after a successful one.
         """
         variables = [v for group in self._lists for v in group]
         variables += self.metrics_variables

@@ -150,9 +150,7 @@ class SavedByWeights(ProgramModel):
         )
 
     def _whole(self) -> keras.Model | None:
-        """Returns the Keras model that `model_fn` calls, with the current
-        values.
-        """
+        """Returns the Keras model that `model_fn` calls, with current values."""
         if self.front_end.keras_model is None:
             return None
         self._check_prepared("save_weights(...)")

@@ -56,11 +56,8 @@ class ModelOptimizer:
         optimizers: Mapping[str, keras.optimizers.Optimizer],
         variables: Mapping[str, keras.Variable],
     ) -> None:
-        """Stores optimizers, which then use these variables.
-
-        Args:
-            optimizers: Optimizers by name. Known names keep their optimizer.
-            variables: The program's variables by path.
+        """Stores optimizers by name, which then use the program's variables by path;
+        known names keep their optimizer.
         """
         for name, optimizer in optimizers.items():
             if name not in self._twins:
@@ -127,7 +124,7 @@ def _readable_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     try:
         rate = optimizer.learning_rate
     except (ValueError, jax.errors.JAXTypeError):
-        # A function of traced tensors, or of `get_global_step()`.
+        # The rate is a function of traced tensors or of `get_global_step()`.
         return None
     return None if isinstance(rate, jax.core.Tracer) else rate
 

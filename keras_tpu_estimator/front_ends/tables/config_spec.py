@@ -201,16 +201,8 @@ def _is_name(table: object) -> bool:
 def check_usable(
     spec: object, why_none: str | None, config: Any, **others: Any
 ) -> None:
-    """Checks that an estimator supports embedding tables.
-
-    Args:
-        spec: The value of `embedding_config_spec`; `None` passes.
-        why_none: The reason why `model_fn` does not support it, or `None`.
-        **others: Other arguments of the estimator, which must be `None`.
-
-    Raises:
-        ValueError: It is not an `EmbeddingConfigSpec`.
-        NotImplementedError: An unsupported setting is set.
+    """Checks that an estimator supports embedding tables: `why_none` is the reason why
+    `model_fn` does not, or `None`, and `others` are arguments that must be `None`.
     """
     if spec is None:
         return

@@ -19,12 +19,11 @@ _LENGTH_OF = "_seq_length_"
 class Lookups:
     """The lookups of a batch in one table; each combiner is a sum over a divisor.
 
-    Lookups for other devices need no divisors.
-
     Attributes:
         ids: Of shape `[batch, ids of an example]`, with -1 for missing ids.
         weights: Of the same shape, or `None` if all are 1.
-        divisors: Of shape `[batch, 1]`, or `None` if all are 1.
+        divisors: Of shape `[batch, 1]`, or `None` if all are 1 or the lookups are for
+            other devices.
     """
 
     ids: jax.Array
@@ -38,12 +37,7 @@ class Lookups:
 
 @dataclasses.dataclass(frozen=True)
 class IdFeature:
-    """A feature of ids, and its activations.
-
-    Attributes:
-        name: Its key among the features.
-        config: The configuration of its lookup.
-    """
+    """A feature of ids, whose key among the features is `name`, and its activations."""
 
     name: str
     config: FeatureConfig

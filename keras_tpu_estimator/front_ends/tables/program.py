@@ -42,14 +42,9 @@ class TablesProgram:
     Args:
         program: The program of `model_fn`, which receives activations in place
             of ids.
-        spec: The tables and their features.
         cores: The devices that rows are sharded over.
-        seed: The seed of initial values. Defaults to `None`.
-        inside: The location of the features in a step's features. Defaults to
-            `None`, if they are all of them.
-
-    Attributes:
-        store: The variables, including tables.
+        inside: The location of the features in a step's features, or `None` if
+            they are all of them.
     """
 
     def __init__(
@@ -73,14 +68,8 @@ class TablesProgram:
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """Returns the step for inputs of this shape, made if it is new.
-
-        Args:
-            example: As in `Program`.
-
-        Raises:
-            ValueError: The features do not fit the tables, or the train op does
-                not determine their gradients.
+        """Returns the step for inputs of this shape, made if it is new; the features
+        must fit the tables, and the train op must determine their gradients.
         """
         key = (mode, example.key)
         if key not in self._steps:

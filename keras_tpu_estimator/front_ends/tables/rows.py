@@ -17,13 +17,8 @@ from keras_tpu_estimator.front_ends.tables.parameters import (
 def looked_up(
     sharded: ShardedRows, rows: Rows, lookups: Lookups, stays_apart: bool
 ) -> jax.Array:
-    """Returns the activations of this device's slice of the batch.
-
-    Each device combines its own rows, for the entire batch.
-
-    Args:
-        rows: This device's rows of the table.
-        stays_apart: Whether the rows of an example are not combined.
+    """Returns the activations of this device's slice of the batch; each device combines
+    its own `rows` for the entire batch, unless the rows of an example stay apart.
     """
     ids, weights = sharded.of_all((lookups.ids, lookups.weights))
     own = sharded.own_numbers(ids, len(rows))
@@ -44,14 +39,8 @@ def updated(
     batch: Sequence[tuple[Lookups, jax.Array]],
     rate: jax.Array,
 ) -> tuple[Rows, Slots]:
-    """Returns this device's rows of the table after a step, and their slots.
-
-    The cost depends on the batch, not on the table.
-
-    Args:
-        state: This device's rows of the table, and their optimizer state.
-        batch: The lookups of its slice of the batch, for each feature, and the
-            gradients of the activations.
+    """Returns this device's rows of the table after a step, and their slots, from its
+    slice of the batch; the cost depends on the batch, not on the table.
     """
     rows, slots = state
     used, gradient = _used(sharded, len(rows), batch)
@@ -74,9 +63,8 @@ def _used(
     count: int,
     batch: Sequence[tuple[Lookups, jax.Array]],
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns this device's used rows, each once, and their gradients.
-
-    The result has the largest possible length: extra rows are past the end.
+    """Returns this device's used rows, each once, and their gradients, in the largest
+    possible length: extra rows are past the end.
     """
     numbers, weights, sources, gradients = [], [], [], []
     first = 0
@@ -85,7 +73,7 @@ def _used(
             (lookups.ids, lookups.weights, lookups.divided(gradient))
         )
         gradient = gradient.reshape(-1, gradient.shape[-1])
-        # Of an example, or of an id if rows are not combined.
+        # Each gradient is that of an example, or of an id if rows are not combined.
         repeated = ids.size // max(1, len(gradient))
         numbers.append(sharded.own_numbers(ids, count).reshape(-1))
         weights.append(None if of_ids is None else of_ids.reshape(-1))

@@ -23,11 +23,8 @@ from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 
 @dataclasses.dataclass(frozen=True)
 class TableVariables:
-    """The variables of embedding tables and of their slots, by original name.
-
-    Attributes:
-        cores: The devices that rows are sharded over.
-        seed: The seed of initial values, or `None`.
+    """The variables of embedding tables and of their slots, by original name; rows are
+    sharded over `cores`.
     """
 
     spec: EmbeddingConfigSpec
@@ -110,7 +107,7 @@ class TableVariables:
             return lambda: jnp.full((rows, table.dimension), start, "float32")
 
         def filled() -> jax.Array:
-            # As the initializer returns it, for any number of devices.
+            # The initial rows do not depend on the number of devices.
             with self._seeded(name):
                 initial = table.initial()
             return jnp.pad(initial, ((0, rows - table.vocabulary_size), (0, 0)))
