@@ -69,7 +69,11 @@ INNER_FLOORS = {
 # Nobody remembers more than this.
 MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
-WRITTEN = "tf1.reimplemented."
+WRITTEN = (
+    "tf1.reimplemented.",
+    "tf1_tools.tf_estimator.heads",
+    "tf1_tools.tf_estimator.premade",
+)
 # Libraries whose distribution and module have different names.
 DISTRIBUTIONS = {
     "google": "protobuf",

@@ -163,8 +163,8 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "`VocabInfo` is for": None,
     },
     ("old_programs", "## What is missing"): {
-        "`tf.estimator.DNNClassifier`": host(
-            "missing", "tf.estimator.DNNClassifier([1], [])"
+        "`tf.estimator.BoostedTreesClassifier`": host(
+            "missing", "tf.estimator.BoostedTreesClassifier([], 1)"
         ),
         "`tf.contrib.distribute`": host(
             "missing", "tf.contrib.distribute.MirroredStrategy()"

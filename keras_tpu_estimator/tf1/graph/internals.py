@@ -277,6 +277,7 @@ def whole_variables() -> Iterator[None]:
     rows that they would find in the partitions.
     """
     from tensorflow.python.ops import embedding_ops, variable_scope
+    from tensorflow.python.training import slot_creator
 
     store = variable_scope._VariableStore
     original = store.get_variable
@@ -290,10 +291,12 @@ def whole_variables() -> Iterator[None]:
 
     name = "_embedding_lookup_and_transform"
     look_up = sparse_lookups.looked_up_by_partition(getattr(embedding_ops, name))
-    with (
-        _replaced(store, "get_variable", get_variable),
-        _replaced(embedding_ops, name, look_up),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(store, "get_variable", get_variable))
+        stack.enter_context(_replaced(embedding_ops, name, look_up))
+        for name in ("create_slot", "create_slot_with_initializer"):
+            create = sparse_lookups.with_names_of_slots(getattr(slot_creator, name))
+            stack.enter_context(_replaced(slot_creator, name, create))
         yield
 
 

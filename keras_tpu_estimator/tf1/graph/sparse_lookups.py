@@ -1,14 +1,19 @@
 """Lookups of sparse ids, whose cells the host turns into columns.
 
-XLA has no sparse tensors: the devices look up a matrix of ids, and weigh each
-of them.
+XLA has no sparse tensors: the devices look up a matrix of ids, and weigh each of them.
+The host pads the matrix to a power of two columns, so that few compiled programs serve
+all batches.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.graph.bucketing import border, rows_of_batch
+import numpy as np
 
 # The attribute of variables with the number of partitions of their rows.
 _PARTITIONS = "_partitions_of_rows"
@@ -39,6 +44,37 @@ def looked_up_by_partition(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return look_up
+
+
+def with_names_of_slots(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts a function that creates slots, so that TensorFlow's names are kept.
+
+    In a variable scope, TensorFlow cuts a slot's name off at the wrong place if a
+    partitioner made the variable: `dnn/w/t_0/Adagrad` is the slot of `dnn/w`.
+    """
+    import tensorflow.compat.v1 as tf
+
+    signature = inspect.signature(original)
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        primary, scope = given.arguments["primary"], tf.get_variable_scope()
+        if not scope.name or not hasattr(primary, _PARTITIONS):
+            return original(*args, **kwargs)
+        part = f"{primary.op.name}/part_0/"
+        cut = f"{scope.name}/{part}{given.arguments['name']}"[len(part) :]
+        names = {each.op.name for each in tf.global_variables()}
+        numbered = (f"_{number}" if number else "" for number in itertools.count())
+        given.arguments["name"] = cut + next(
+            suffix
+            for suffix in numbered
+            if f"{primary.op.name}/{cut}{suffix}" not in names
+        )
+        root = tf.VariableScope(scope.reuse, use_resource=True)
+        with tf.variable_scope(root, auxiliary_name_scope=False):
+            return original(*given.args, **given.kwargs)
+
+    return create
 
 
 def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
@@ -206,3 +242,51 @@ def _rows(segment_ids: Any) -> tuple[Any, int | None]:
         return rows, rows
     last = tf.reduce_max(tf.concat([[-1], tf.cast(segment_ids, tf.int32)], 0)) + 1
     return last, None
+
+
+# Tensors that the host pads.
+_COLLECTION = "kte_borders"
+_batch_rows: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "rows", default=None
+)
+
+
+@contextlib.contextmanager
+def batches_of(rows: int | None) -> Iterator[None]:
+    """Sets the number of rows of batches for graphs built in a `with` block."""
+    token = _batch_rows.set(rows)
+    try:
+        yield
+    finally:
+        _batch_rows.reset(token)
+
+
+def rows_of_batch() -> int | None:
+    """Returns the number of rows of a batch, if it is known."""
+    return _batch_rows.get()
+
+
+def border(tensor: Any, missing: int) -> Any:
+    """Marks a tensor that leaves the host, to be padded with columns of `missing`."""
+    import tensorflow as tf
+
+    with tf.name_scope("kte_border"):
+        marked = tf.identity(tensor)
+    tf.compat.v1.add_to_collection(_COLLECTION, (marked.name, missing))
+    return marked
+
+
+def borders_of(graph: Any) -> dict[str, int]:
+    """Returns the values of more columns by the names of marked tensors."""
+    return dict(graph.get_collection(_COLLECTION))
+
+
+def filled(array: np.ndarray, missing: int, columns: int) -> np.ndarray:
+    """Returns an array with `missing` in new columns, up to a number of columns."""
+    widths = [(0, 0)] * (array.ndim - 1) + [(0, columns - array.shape[-1])]
+    return np.pad(array, widths, constant_values=missing)
+
+
+def columns_for(columns: int) -> int:
+    """Returns the smallest power of two that is at least a number of columns."""
+    return 1 << max(columns - 1, 0).bit_length()

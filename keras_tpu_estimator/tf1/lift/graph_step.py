@@ -34,8 +34,8 @@ from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours
 from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
-from keras_tpu_estimator.tf1.host.growing_loops import growing_loops
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
+from keras_tpu_estimator.tf1.host.host_graph import growing_loops
 from keras_tpu_estimator.tf1.host.host_session import CloseHostCall, HostCall
 from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics, MetricFn
 from keras_tpu_estimator.tf1.host.postprocessing import (

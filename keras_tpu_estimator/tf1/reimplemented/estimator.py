@@ -139,3 +139,44 @@ def replace_monitors_with_hooks(
                 "as a tf.train.SessionRunHook."
             )
     return hooks
+
+
+def classifier_parse_example_spec(
+    feature_columns: Sequence[Any],
+    label_key: str,
+    label_dtype: Any = tf.int64,
+    label_default: Any = None,
+    weight_column: Any = None,
+) -> dict[str, Any]:
+    """Returns the spec of `tf.io.parse_example` for a classifier's examples."""
+    label = tf.FixedLenFeature((1,), label_dtype, label_default)
+    return _parse_spec(feature_columns, label_key, label, weight_column)
+
+
+def regressor_parse_example_spec(
+    feature_columns: Sequence[Any],
+    label_key: str,
+    label_dtype: Any = tf.float32,
+    label_default: Any = None,
+    label_dimension: int = 1,
+    weight_column: Any = None,
+) -> dict[str, Any]:
+    """Returns the spec of `tf.io.parse_example` for a regressor's examples."""
+    label = tf.FixedLenFeature((label_dimension,), label_dtype, label_default)
+    return _parse_spec(feature_columns, label_key, label, weight_column)
+
+
+def _parse_spec(columns: Any, label_key: str, label: Any, weights: Any) -> Any:
+    spec = tf.feature_column.make_parse_example_spec(columns)
+    if isinstance(weights, str):
+        weights = tf.feature_column.numeric_column(weights)
+    added = {label_key: label}
+    if weights is not None:
+        added |= weights.parse_example_spec
+    both = sorted(spec.keys() & added.keys())
+    if both:
+        raise ValueError(
+            f"The label and the weights must not be features. Received: {both}. Remove "
+            "these from `feature_columns`."
+        )
+    return {**spec, **added}

@@ -156,3 +156,8 @@ def _squeezed(tensor: Any, other: Any) -> Any:
         lambda: tf.squeeze(tensor, [-1]),
         lambda: tensor,
     )
+
+
+def list_devices() -> list[str]:
+    """Returns TensorFlow's names of its devices, which have no part in a run."""
+    return [device.name for device in tf.config.list_logical_devices()]

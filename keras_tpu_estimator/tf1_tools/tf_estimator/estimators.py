@@ -3,7 +3,7 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,8 @@ import numpy as np
 from keras_tpu_estimator.api.config import run_config
 from keras_tpu_estimator.api.config.validation import check_signature
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import argument_names, copied
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.estimator import tpu_estimator
@@ -259,6 +261,113 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
 
     own = params
     return bound
+
+
+_METRIC_ARGUMENTS = "features", "labels", "predictions", "config"
+
+
+def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimator:
+    """Returns an estimator that evaluates more metrics.
+
+    Args:
+        estimator: An `Estimator`, whose `model_dir` the new one shares.
+        metric_fn: Returns a dict of metrics. It takes any of the arguments `features`,
+            `labels`, `predictions` and `config`.
+
+    Raises:
+        ValueError: `metric_fn` has other arguments.
+    """
+    names = argument_names(metric_fn)
+    unknown = sorted(set(names) - set(_METRIC_ARGUMENTS))
+    if unknown:
+        raise ValueError(
+            f"`metric_fn` must take only {list(_METRIC_ARGUMENTS)}. Received a "
+            f"function of {unknown}. Bind other arguments with functools.partial."
+        )
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        spec = estimator.model_fn(features, labels, mode, config)
+        if mode != ModeKeys.EVAL:
+            return spec
+        given = dict(
+            zip(
+                _METRIC_ARGUMENTS,
+                (features, labels, spec.predictions, config),
+                strict=True,
+            )
+        )
+        added = metric_fn(**{name: given[name] for name in names})
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **added})
+
+    return _like(estimator, model_fn)
+
+
+def forward_features(
+    estimator: Estimator,
+    keys: str | Sequence[str] | None = None,
+    sparse_default_values: Mapping[str, Any] | None = None,
+) -> Estimator:
+    """Returns an estimator whose predictions contain features.
+
+    Args:
+        estimator: An `Estimator` with a dict of predictions.
+        keys: The keys of the features. `None` means all.
+        sparse_default_values: The values of missing cells of sparse features, by key.
+
+    Raises:
+        ValueError: In prediction, a feature is missing, or a prediction has its name.
+    """
+    keys = [keys] if isinstance(keys, str) else keys
+    defaults = sparse_default_values or {}
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        spec = estimator.model_fn(features, labels, mode, config)
+        if mode != ModeKeys.PREDICT:
+            return spec
+        chosen = list(features) if keys is None else keys
+        wrong = [
+            key for key in chosen if key not in features or key in spec.predictions
+        ]
+        if wrong:
+            raise ValueError(
+                "`keys` must name features, and no predictions. Received: "
+                f"{wrong}, features {sorted(features)} and predictions "
+                f"{sorted(spec.predictions)}. Change `keys`."
+            )
+        added = {key: _dense(key, features[key], defaults.get(key)) for key in chosen}
+        outputs = {
+            name: PredictOutput({**output.tensors, **added})
+            if isinstance(output, PredictOutput)
+            else output
+            for name, output in (spec.export_outputs or {}).items()
+        }
+        return spec._replace(
+            predictions={**spec.predictions, **added}, export_outputs=outputs or None
+        )
+
+    return _like(estimator, model_fn)
+
+
+def _like(estimator: Estimator, model_fn: Callable[..., Any]) -> Estimator:
+    """Returns an estimator with another `model_fn`."""
+    start = estimator._context.warm_start
+    return Estimator(
+        model_fn, estimator.model_dir, estimator.config, warm_start_from=start
+    )
+
+
+def _dense(key: str, feature: Any, default: Any) -> Any:
+    """Returns a feature as a dense tensor."""
+    import tensorflow as tf
+
+    if not isinstance(feature, tf.SparseTensor):
+        return feature
+    if default is None:
+        raise ValueError(
+            f"`sparse_default_values` must contain {key!r}, because this feature is "
+            "sparse. Add a value for missing cells, or leave the feature out of `keys`."
+        )
+    return tf.sparse.to_dense(feature, default_value=default)
 
 
 # A placeholder feature for inputs without tensors. It defines the number of steps, and

@@ -1,0 +1,504 @@
+"""Heads of TF1 estimators: the loss, metrics, predictions and signatures of logits."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from keras_tpu_estimator.api.model_fn.export_outputs import (
+    ClassificationOutput,
+    ExportOutput,
+    PredictOutput,
+    RegressionOutput,
+)
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.params import argument_names
+from keras_tpu_estimator.tf1.reimplemented.estimator import MetricKeys, PredictionKeys
+from keras_tpu_estimator.tf1.spec import EstimatorSpec
+
+_Metrics = dict[str, tuple[tf.Tensor, tf.Tensor]]
+MEAN = tf.losses.Reduction.SUM_OVER_BATCH_SIZE
+SUM = tf.losses.Reduction.SUM
+
+
+class LossSpec(NamedTuple):
+    """The loss of a head.
+
+    Attributes:
+        training_loss: The reduced loss.
+        unreduced_loss: The loss of each label, with the rank of the logits.
+        weights: The weights of the examples, with the rank of the logits, or 1.0.
+        processed_labels: The labels as numbers, with the rank of the logits.
+    """
+
+    training_loss: Any
+    unreduced_loss: Any
+    weights: Any
+    processed_labels: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head(abc.ABC):
+    """The part of a model behind its logits.
+
+    Attributes:
+        weight_column: The weights of examples: the key of a feature, or a numeric
+            column. `None` means equal weights.
+        loss_reduction: A `tf.losses.Reduction`, except `NONE`.
+        loss_fn: A function of `labels`, `logits` and, if it has the argument,
+            `features`. It returns the loss of each label. `None` means the usual loss.
+        name: A suffix of the names of metrics and summaries.
+    """
+
+    weight_column: Any = None
+    loss_reduction: str = MEAN
+    loss_fn: Callable[..., Any] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        known = sorted(set(tf.losses.Reduction.all()) - {tf.losses.Reduction.NONE})
+        if self.loss_reduction not in known:
+            raise ValueError(
+                f"`loss_reduction` must be one of {known}. Received: "
+                f"{self.loss_reduction!r}. Use tf.losses.Reduction.SUM."
+            )
+
+    @property
+    @abc.abstractmethod
+    def logits_dimension(self) -> int:
+        """The size of the last axis of the logits."""
+
+    @property
+    def _label_dimension(self) -> int:
+        """The size of the last axis of the labels and of their losses."""
+        return 1
+
+    @abc.abstractmethod
+    def _numbers(self, labels: Any) -> Any:
+        """Returns labels as numbers."""
+
+    @abc.abstractmethod
+    def _losses(self, labels: Any, logits: Any) -> Any:
+        """Returns the usual loss of each label."""
+
+    @abc.abstractmethod
+    def _predictions(self, logits: Any) -> dict[str, Any]:
+        """Returns the predictions."""
+
+    @abc.abstractmethod
+    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
+        """Returns the metrics by their names without the suffix."""
+
+    @abc.abstractmethod
+    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
+        """Returns the signatures of an export."""
+
+    def create_loss(
+        self, features: Mapping[str, Any], mode: str, logits: Any, labels: Any
+    ) -> LossSpec:
+        """Returns the loss of logits.
+
+        Args:
+            features: The features, which contain the weights.
+            mode: A `ModeKeys`; has no effect.
+            logits: Shape `[batch, ..., logits_dimension]`.
+            labels: Shape `[batch, ..., label_dimension]`, or without the last axis.
+
+        Raises:
+            ValueError: The labels or weights are missing or have another shape.
+        """
+        del mode
+        numbers = self._numbers(_labels(labels, logits, self._label_dimension))
+        if self.loss_fn is None:
+            losses = self._losses(numbers, logits)
+        else:
+            has_features = "features" in argument_names(self.loss_fn)
+            given = {"features": features} if has_features else {}
+            losses = self.loss_fn(labels=numbers, logits=logits, **given)
+        weights = _weights(features, self.weight_column, logits)
+        total = tf.losses.compute_weighted_loss(
+            losses, weights, reduction=self.loss_reduction
+        )
+        return LossSpec(total, losses, weights, numbers)
+
+    def create_estimator_spec(
+        self,
+        features: Mapping[str, Any],
+        mode: str,
+        logits: Any,
+        labels: Any = None,
+        optimizer: Any = None,
+        train_op_fn: Callable[[Any], Any] | None = None,
+        regularization_losses: Sequence[Any] | None = None,
+        trainable_variables: Sequence[Any] | None = None,
+        update_ops: Sequence[Any] | None = None,
+    ) -> EstimatorSpec:
+        """Returns the spec of a `model_fn`.
+
+        Args:
+            features: The features, which contain the weights.
+            mode: A `ModeKeys`.
+            logits: Shape `[batch, ..., logits_dimension]`.
+            labels: The labels; required except in PREDICT.
+            optimizer: A `tf.train.Optimizer` that minimizes the loss in TRAIN.
+            train_op_fn: Returns the train op of a loss, in place of `optimizer`.
+            regularization_losses: Losses to add.
+            trainable_variables: The variables that `optimizer` trains. `None` means
+                all.
+            update_ops: Operations to run with the train op. `None` means those of the
+                collection.
+
+        Raises:
+            ValueError: The labels, weights or logits have another shape, or not exactly
+                one of `optimizer` and `train_op_fn` is given in TRAIN.
+        """
+        with tf.name_scope(self.name or "head"):
+            logits = _logits(logits, self.logits_dimension)
+            with tf.name_scope("predictions"):
+                predictions = self._predictions(logits)
+            if mode == ModeKeys.PREDICT:
+                outputs = self._export_outputs(predictions)
+                return EstimatorSpec(mode, predictions, export_outputs=outputs)
+            loss = self.create_loss(features, mode, logits, labels)
+            added = tf.add_n(regularization_losses) if regularization_losses else None
+            total = loss.training_loss if added is None else loss.training_loss + added
+            if mode == ModeKeys.EVAL:
+                with tf.name_scope("metrics"):
+                    metrics = self._metrics(loss, predictions)
+                    if added is not None:
+                        metrics[MetricKeys.LOSS_REGULARIZATION] = tf.metrics.mean(added)
+                named = {self._key(name): each for name, each in metrics.items()}
+                return EstimatorSpec(mode, predictions, total, eval_metric_ops=named)
+            train_op = _train_op(total, optimizer, train_op_fn, trainable_variables)
+            train_op = _with_updates(train_op, update_ops)
+            mean = None
+            if self.loss_reduction == SUM:
+                weights = loss.weights * tf.ones_like(loss.unreduced_loss)
+                mean = loss.training_loss / tf.reduce_sum(weights)
+        summaries = {
+            MetricKeys.LOSS: total,
+            MetricKeys.LOSS_MEAN: mean,
+            MetricKeys.LOSS_REGULARIZATION: added,
+        }
+        with tf.name_scope(""):
+            for name, value in summaries.items():
+                if value is not None:
+                    tf.summary.scalar(self._key(name), value)
+        return EstimatorSpec(mode, predictions, total, train_op)
+
+    def _key(self, name: str) -> str:
+        return f"{name}/{self.name}" if self.name else name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ClassHead(Head):
+    """A head whose labels are classes.
+
+    Attributes:
+        n_classes: The number of classes.
+        label_vocabulary: The classes, if labels are strings.
+    """
+
+    n_classes: int = dataclasses.field(kw_only=False)
+    label_vocabulary: Sequence[str] | None = None
+
+    def _numbers(self, labels: Any) -> Any:
+        if self.label_vocabulary is None:
+            return labels
+        if labels.dtype != tf.string:
+            raise ValueError(
+                "With `label_vocabulary`, labels must be strings. Received labels of "
+                f"dtype {labels.dtype.name}. Leave `label_vocabulary` out."
+            )
+        words = tf.constant(list(self.label_vocabulary))
+        table = tf.lookup.KeyValueTensorInitializer(
+            words, tf.range(len(self.label_vocabulary), dtype=tf.int64)
+        )
+        return tf.lookup.StaticHashTable(table, -1).lookup(labels)
+
+    def _class_predictions(self, logits: Any) -> dict[str, Any]:
+        """Returns the predictions of one logit for each class."""
+        class_ids = tf.argmax(logits, axis=-1)[..., None]
+        ids = tf.range(self.n_classes)
+        if self.label_vocabulary is None:
+            classes, names = tf.as_string(class_ids), tf.as_string(ids)
+        else:
+            names = tf.constant(list(self.label_vocabulary))
+            classes = tf.gather(names, class_ids)
+        rows = [tf.shape(logits)[0], 1]
+        return {
+            PredictionKeys.PROBABILITIES: tf.nn.softmax(logits),
+            PredictionKeys.CLASS_IDS: class_ids,
+            PredictionKeys.CLASSES: classes,
+            PredictionKeys.ALL_CLASS_IDS: tf.tile(ids[None], rows),
+            PredictionKeys.ALL_CLASSES: tf.tile(names[None], rows),
+        }
+
+    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
+        classification = ClassificationOutput(
+            predictions[PredictionKeys.PROBABILITIES],
+            predictions[PredictionKeys.ALL_CLASSES],
+        )
+        return {
+            "serving_default": classification,
+            "classification": classification,
+            "predict": PredictOutput(predictions),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinaryClassHead(_ClassHead):
+    """The head of two classes with one logit.
+
+    Attributes:
+        thresholds: Probabilities of class 1, for which accuracy, precision and recall
+            are also measured.
+    """
+
+    n_classes: int = dataclasses.field(default=2, init=False)
+    thresholds: Sequence[float] | None = None
+
+    @property
+    def logits_dimension(self) -> int:
+        """The size of the last axis of the logits."""
+        return 1
+
+    def _numbers(self, labels: Any) -> Any:
+        return tf.cast(super()._numbers(labels), tf.float32)
+
+    def _losses(self, labels: Any, logits: Any) -> Any:
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    def _predictions(self, logits: Any) -> dict[str, Any]:
+        both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
+        return {
+            PredictionKeys.LOGITS: logits,
+            PredictionKeys.LOGISTIC: tf.sigmoid(logits),
+            **self._class_predictions(both),
+        }
+
+    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
+        classes = predictions[PredictionKeys.CLASS_IDS]
+        logistic = predictions[PredictionKeys.LOGISTIC]
+        labels, weights = loss.processed_labels, loss.weights
+        label_mean = tf.metrics.mean(labels, weights)
+        metrics = {
+            MetricKeys.LOSS_MEAN: tf.metrics.mean(loss.unreduced_loss, weights),
+            MetricKeys.ACCURACY: tf.metrics.accuracy(labels, classes, weights),
+            MetricKeys.PRECISION: tf.metrics.precision(labels, classes, weights),
+            MetricKeys.RECALL: tf.metrics.recall(labels, classes, weights),
+            MetricKeys.PREDICTION_MEAN: tf.metrics.mean(logistic, weights),
+            MetricKeys.LABEL_MEAN: label_mean,
+            MetricKeys.ACCURACY_BASELINE: tuple(
+                tf.maximum(each, 1 - each) for each in label_mean
+            ),
+            MetricKeys.AUC: tf.metrics.auc(labels, logistic, weights),
+            MetricKeys.AUC_PR: tf.metrics.auc(labels, logistic, weights, curve="PR"),
+        }
+        for threshold in self.thresholds or ():
+            above = tf.cast(logistic >= threshold, tf.float32)
+            metrics[MetricKeys.ACCURACY_AT_THRESHOLD % threshold] = tf.metrics.accuracy(
+                labels, above, weights
+            )
+            for name, metric in (
+                (MetricKeys.PRECISION_AT_THRESHOLD, tf.metrics.precision_at_thresholds),
+                (MetricKeys.RECALL_AT_THRESHOLD, tf.metrics.recall_at_thresholds),
+            ):
+                pair = metric(labels, logistic, [threshold], weights)
+                metrics[name % threshold] = tuple(map(tf.squeeze, pair))
+        return metrics
+
+    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
+        logistic = RegressionOutput(predictions[PredictionKeys.LOGISTIC])
+        return {**super()._export_outputs(predictions), "regression": logistic}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiClassHead(_ClassHead):
+    """The head of three or more classes with one logit for each."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.n_classes, int) or self.n_classes <= 2:
+            raise ValueError(
+                "`n_classes` must be an integer above 2. Received: "
+                f"{self.n_classes!r}. Use a binary head for two classes."
+            )
+
+    @property
+    def logits_dimension(self) -> int:
+        """The size of the last axis of the logits."""
+        return self.n_classes
+
+    def _numbers(self, labels: Any) -> Any:
+        ids = super()._numbers(labels)
+        if not ids.dtype.is_integer:
+            raise ValueError(
+                f"Labels must be integers. Received labels of dtype {ids.dtype.name}. "
+                "Pass `label_vocabulary` for strings, or cast numbers in input_fn."
+            )
+        return ids
+
+    def _losses(self, labels: Any, logits: Any) -> Any:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.squeeze(labels, -1), logits=logits
+        )[..., None]
+
+    def _predictions(self, logits: Any) -> dict[str, Any]:
+        return {PredictionKeys.LOGITS: logits, **self._class_predictions(logits)}
+
+    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
+        classes = predictions[PredictionKeys.CLASS_IDS]
+        return {
+            MetricKeys.LOSS_MEAN: tf.metrics.mean(loss.unreduced_loss, loss.weights),
+            MetricKeys.ACCURACY: tf.metrics.accuracy(
+                loss.processed_labels, classes, loss.weights
+            ),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressionHead(Head):
+    """The head of numbers, trained with the squared error.
+
+    Attributes:
+        label_dimension: The number of labels of an example.
+        inverse_link_fn: Returns the predictions of logits. `None` means the logits.
+    """
+
+    label_dimension: int = 1
+    inverse_link_fn: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.label_dimension, int) or self.label_dimension < 1:
+            raise ValueError(
+                "`label_dimension` must be a positive integer. Received: "
+                f"{self.label_dimension!r}. Pass the number of labels of an example."
+            )
+
+    @property
+    def logits_dimension(self) -> int:
+        """The size of the last axis of the logits."""
+        return self.label_dimension
+
+    @property
+    def _label_dimension(self) -> int:
+        return self.label_dimension
+
+    def _numbers(self, labels: Any) -> Any:
+        return tf.cast(labels, tf.float32)
+
+    def _losses(self, labels: Any, logits: Any) -> Any:
+        return tf.math.squared_difference(logits, labels)
+
+    def _predictions(self, logits: Any) -> dict[str, Any]:
+        if self.inverse_link_fn is None:
+            return {PredictionKeys.PREDICTIONS: logits}
+        return {
+            PredictionKeys.PREDICTIONS: self.inverse_link_fn(logits),
+            PredictionKeys.LOGITS: logits,
+        }
+
+    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
+        values = {
+            MetricKeys.LOSS_MEAN: loss.unreduced_loss,
+            MetricKeys.PREDICTION_MEAN: predictions[PredictionKeys.PREDICTIONS],
+            MetricKeys.LABEL_MEAN: loss.processed_labels,
+        }
+        return {
+            name: tf.metrics.mean(each, loss.weights) for name, each in values.items()
+        }
+
+    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
+        regression = RegressionOutput(predictions[PredictionKeys.PREDICTIONS])
+        return {
+            "serving_default": regression,
+            "regression": regression,
+            "predict": PredictOutput(predictions),
+        }
+
+
+def _labels(labels: Any, logits: Any, size: int) -> Any:
+    """Returns labels with the rank of the logits."""
+    if labels is None or isinstance(labels, tf.SparseTensor):
+        received = "no labels" if labels is None else "a tf.SparseTensor"
+        raise ValueError(
+            f"Labels must be a tensor of shape [batch, ..., {size}]. Received: "
+            f"{received}. Return a pair of features and labels from input_fn."
+        )
+    labels = tf.convert_to_tensor(labels)
+    if labels.shape.ndims == logits.shape.ndims - 1:
+        labels = labels[..., None]
+    if labels.shape.ndims != logits.shape.ndims or labels.shape[-1] != size:
+        raise ValueError(
+            f"Labels must have the shape [batch, ..., {size}]. Received labels of "
+            f"shape {labels.shape} for logits of shape {logits.shape}. Change the "
+            "labels, n_classes or label_dimension."
+        )
+    return labels
+
+
+def _logits(logits: Any, size: int) -> Any:
+    """Returns logits as float32, after a check of their shape."""
+    logits = tf.cast(logits, tf.float32)
+    if logits.shape.ndims is None or logits.shape.ndims < 2 or logits.shape[-1] != size:
+        raise ValueError(
+            f"Logits must have the shape [batch, ..., {size}]. Received: "
+            f"{logits.shape}. Use a last layer of {size} units."
+        )
+    return logits
+
+
+def _weights(features: Mapping[str, Any], column: Any, logits: Any) -> Any:
+    """Returns the weights of the examples with the rank of the logits, or 1.0."""
+    if column is None:
+        return 1.0
+    if isinstance(column, str):
+        column = tf.feature_column.numeric_column(column)
+    if not hasattr(column, "normalizer_fn"):
+        raise TypeError(
+            "`weight_column` must be the key of a feature, or a numeric column. "
+            f"Received: {column!r}. Use tf.feature_column.numeric_column."
+        )
+    weights = features[column.key]
+    if column.normalizer_fn is not None:
+        weights = column.normalizer_fn(weights)
+    weights = tf.cast(weights, tf.float32)
+    if weights.shape.ndims == logits.shape.ndims - 1:
+        weights = weights[..., None]
+    sizes = 1, logits.shape[-1]
+    if weights.shape.ndims != logits.shape.ndims or weights.shape[-1] not in sizes:
+        raise ValueError(
+            "Weights must have the shape [batch, ...] or [batch, ..., 1]. Received "
+            f"weights of shape {weights.shape} for logits of shape {logits.shape}. "
+            f"Change the feature {column.key!r}."
+        )
+    return weights
+
+
+def _train_op(
+    loss: Any,
+    optimizer: Any,
+    train_op_fn: Callable[[Any], Any] | None,
+    variables: Sequence[Any] | None,
+) -> Any:
+    """Returns the train op of exactly one of an optimizer and a function."""
+    if (optimizer is None) == (train_op_fn is None):
+        raise ValueError(
+            "Training needs either `optimizer` or `train_op_fn`. Received: "
+            f"optimizer={optimizer!r}, train_op_fn={train_op_fn!r}. Pass one of them."
+        )
+    if train_op_fn is not None:
+        return train_op_fn(loss)
+    step = tf.train.get_global_step()
+    return optimizer.minimize(loss, global_step=step, var_list=variables)
+
+
+def _with_updates(train_op: Any, updates: Sequence[Any] | None) -> Any:
+    """Returns the train op with the updates of layers, such as moving averages."""
+    if updates is None:
+        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    return tf.group(train_op, *updates) if updates else train_op

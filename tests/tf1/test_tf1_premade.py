@@ -1,0 +1,200 @@
+"""Tests ready-made estimators and heads against the numbers of TensorFlow 1.15."""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_golden import golden
+
+from keras_tpu_estimator.tf1_tools.tf_estimator import heads, premade
+from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import (
+    Estimator,
+    add_metrics,
+    forward_features,
+)
+
+CASES = json.loads(
+    (pathlib.Path(__file__).parent / "golden" / "ready_made.json").read_text()
+)
+CASES.pop("made_with")
+
+
+@pytest.fixture(scope="module")
+def program():
+    import ready_made
+
+    return ready_made
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_tensorflow_1(case, program, tmp_path):
+    expected = CASES[case]
+    start, model_dir = tmp_path / "start", str(tmp_path / "model")
+    start.mkdir()
+    program.write_start(str(start), expected["start"])
+    found = program.results(case, model_dir, str(start))
+    assert found["evaluated"] == pytest.approx(expected["evaluated"], rel=2e-5)
+    assert found["values"].keys() == expected["values"].keys()
+    for name, value in expected["values"].items():
+        np.testing.assert_allclose(found["values"][name], value, rtol=1e-4, atol=1e-5)
+    for row, wanted in zip(found["predicted"], expected["predicted"], strict=True):
+        assert row.keys() == wanted.keys()
+        for name, value in wanted.items():
+            if "classes" in name:
+                assert row[name] == value
+            else:
+                np.testing.assert_allclose(row[name], value, rtol=1e-4, atol=1e-5)
+    assert found["signatures"] == expected["signatures"]
+    assert found["summaries"] == expected["summaries"]
+
+
+def test_checkpoint_of_the_original_trains_on(tmp_path):
+    """Training continues from the values and slots of a checkpoint."""
+    import make_canned
+
+    reader = tf.train.load_checkpoint(f"{make_canned.DIRECTORY}/model.ckpt-20")
+    estimator = make_canned.classifier(str(tmp_path))
+    for name in ("checkpoint", "index", "data-00000-of-00002", "data-00001-of-00002"):
+        source = name if name == "checkpoint" else f"model.ckpt-0.{name}"
+        content = (pathlib.Path(make_canned.DIRECTORY) / source).read_bytes()
+        (tmp_path / source).write_bytes(content)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+    estimator.train(lambda: make_canned.input_fn(1, 640, 32), steps=20)
+    names = estimator.get_variable_names()
+    assert sorted(names) == sorted(reader.get_variable_to_shape_map())
+    for name in names:
+        np.testing.assert_allclose(
+            estimator.get_variable_value(name),
+            reader.get_tensor(name),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+    evaluated = estimator.evaluate(lambda: make_canned.input_fn(2, 256, 64))
+    assert evaluated == pytest.approx(golden("canned")["20"]["metrics"], rel=1e-5)
+
+
+def spec_of(head, labels, logits=None, mode="train", features=None, **settings):
+    with tf.Graph().as_default():
+        tf.train.get_or_create_global_step()
+        if logits is None:
+            logits = tf.get_variable("logits", [4, head.logits_dimension])
+        settings.setdefault("optimizer", tf.train.GradientDescentOptimizer(0.1))
+        if labels is not None and not callable(labels):
+            labels = tf.constant(labels)
+        labels = labels() if callable(labels) else labels
+        return head.create_estimator_spec(
+            features or {}, mode, logits, labels, **settings
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: heads.MultiClassHead(2), "`n_classes` must be an integer above 2"),
+        (lambda: heads.RegressionHead(label_dimension=0), "`label_dimension` must"),
+        (
+            lambda: heads.RegressionHead(loss_reduction="none"),
+            "`loss_reduction` must be one of",
+        ),
+        (lambda: spec_of(heads.BinaryClassHead(), None), "Received: no labels"),
+        (
+            lambda: spec_of(heads.BinaryClassHead(), np.zeros((4, 2))),
+            r"Labels must have the shape \[batch, ..., 1\]. Received labels",
+        ),
+        (
+            lambda: spec_of(heads.MultiClassHead(3), np.zeros(4, "float32")),
+            "Labels must be integers. Received labels of dtype float32",
+        ),
+        (
+            lambda: spec_of(
+                heads.MultiClassHead(3, label_vocabulary=["a", "b", "c"]), np.zeros(4)
+            ),
+            "With `label_vocabulary`, labels must be strings",
+        ),
+        (
+            lambda: spec_of(heads.BinaryClassHead(), np.zeros(4), optimizer=None),
+            "Training needs either `optimizer` or `train_op_fn`",
+        ),
+        (
+            lambda: spec_of(
+                heads.RegressionHead(weight_column="w"),
+                np.zeros(4),
+                features={"w": np.ones((4, 3))},
+            ),
+            r"Weights must have the shape \[batch, ...\]",
+        ),
+    ],
+)
+def test_a_head_says_what_is_wrong(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_logits_have_the_size_of_the_head():
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="last layer of 1 u"):
+        heads.BinaryClassHead().create_estimator_spec({}, "infer", tf.zeros([4, 2]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "`linear_feature_columns` or `dnn_feature_columns` must contain columns"),
+        (
+            {"dnn_feature_columns": [tf.feature_column.numeric_column("x")]},
+            "`dnn_hidden_units` must contain numbers of units",
+        ),
+    ],
+)
+def test_an_estimator_needs_columns_and_units(settings, message):
+    with pytest.raises(ValueError, match=message):
+        premade.DNNLinearCombinedClassifier(**settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "features", "message"),
+    [
+        ("adam", {"x": 0}, "Received: 'adam'. Use tf.train.AdamOptimizer"),
+        ("Adam", [0], "Features must be a dict of tensors"),
+    ],
+)
+def test_a_network_checks_its_optimizer_and_features(
+    optimizer, features, message, tmp_path
+):
+    column = tf.feature_column.numeric_column("x")
+    made = premade.DNNClassifier([2], [column], tmp_path, optimizer=optimizer)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        made.model_fn(features, None, "train", made.config)
+
+
+def model_fn(features, labels, mode):
+    return heads.RegressionHead().create_estimator_spec(
+        features, mode, features["x"], labels
+    )
+
+
+def test_extensions_check_their_arguments(tmp_path):
+    made = Estimator(model_fn, tmp_path)
+    with pytest.raises(ValueError, match=re.escape("Received a function of ['x']")):
+        add_metrics(made, lambda x: {})
+    for keys in ("y", "predictions"):
+        extended = forward_features(made, keys)
+        with tf.Graph().as_default(), pytest.raises(ValueError, match="`keys` must"):
+            extended.model_fn({"x": tf.zeros([2, 1])}, None, "infer", made.config)
+
+
+def test_sparse_features_become_dense_predictions(tmp_path):
+    plain = Estimator(model_fn, tmp_path)
+    made = forward_features(plain, "ids", {"ids": -1})
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.SparseTensor([[0, 0], [1, 1]], [5, 6], [2, 2])
+        features = {"x": tf.zeros([2, 1]), "ids": ids}
+        with pytest.raises(ValueError, match="must contain 'ids'"):
+            forward_features(plain).model_fn(
+                {"ids": ids, "x": features["x"]}, None, "infer", made.config
+            )
+        spec = made.model_fn(features, None, "infer", made.config)
+        found = session.run(spec.predictions["ids"])
+    np.testing.assert_array_equal(found, [[5, -1], [-1, 6]])
