@@ -143,6 +143,25 @@ def test_event_files_and_metrics_exist_at_the_end(memory, local):
     assert found[8]["loss"] == pytest.approx(result["loss"])
 
 
+def test_metric_writers_can_have_a_url_of_their_own(memory, tmp_path):
+    own = "memory://bucket/own"
+    for name in ("first", "second"):
+        writers = [kte.summary.JsonLines(own), kte.summary.TensorBoard(own)]
+        estimator = estimator_of(
+            model_fn_of(linear),
+            tmp_path / name,
+            save_summary_steps=4,
+            log_step_count_steps=4,
+            config={"metric_writers": writers},
+        )
+        estimator.train(TRAIN, max_steps=4).evaluate(HELD_OUT)
+    for url, count in ((own, 2), (f"{own}/eval", 2)):
+        with paths.opened(f"{url}/metrics.jsonl") as file:
+            steps = [json.loads(line)["step"] for line in file.read().splitlines()]
+        assert steps.count(4) == count
+        assert read_scalars(paths.matching(f"{url}/events.out.*"))
+
+
 def test_host_call_writes_to_a_url(memory, local):
     base = model_fn_of(linear)
 
