@@ -37,7 +37,7 @@ class Writer:
         This raises the error of the previous write if that failed.
         """
         self.wait()
-        path = os.path.realpath(os.fsdecode(directory))
+        path = paths.canonical(directory)
         thread = threading.Thread(
             target=self._run,
             args=(path, write),
@@ -73,7 +73,7 @@ class Writer:
 
 def wait_for(directory: PathLike) -> None:
     """Waits for this process's writers in a directory, which raise their own errors."""
-    path = os.path.realpath(os.fsdecode(directory))
+    path = paths.canonical(directory)
     with _LOCK:
         threads = [*_IN_FLIGHT.get(path, ())]
     for thread in threads:
