@@ -151,8 +151,8 @@ def test_groups_of_missing_cores_are_refused(groups, tmp_path):
         ([[0, "1"]], "list of lists"),
         ([[0], []], "list of lists"),
         ([[0, 1], [2]], "of one size"),
-        ([[0, 0]], "each replica once"),
-        ([[1, 2], [3, 4]], "each replica once"),
+        ([[0, 0]], "each of them once"),
+        ([[1, 2], [3, 4]], "each of them once"),
     ],
 )
 def test_constructor_refuses_malformed_groups(groups, message):
