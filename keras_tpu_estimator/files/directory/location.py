@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.paths import is_url
@@ -223,8 +224,7 @@ def resolve(checkpoint_path: PathLike) -> str:
     """
     if not isinstance(checkpoint_path, str | bytes | os.PathLike):
         raise ValueError(
-            f"{checkpoint_path!r} is not a valid checkpoint: expected a path, "
-            f"received a value of type {type(checkpoint_path).__name__}. Pass "
+            f"A checkpoint must be a path. Received: {shown(checkpoint_path)}. Pass "
             "a directory of checkpoints, or one such as 'dir/model.ckpt-20'."
         )
     path = os.fsdecode(checkpoint_path)
