@@ -2,23 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.common.types import Features, InputFn, Labels, PyTree
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-
-from typing import TYPE_CHECKING, Any
-
-from keras_tpu_estimator.base.common.types import InputFn
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 
 SINGLE_FEATURE = "feature"
 SINGLE_RECEIVER = "input"

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import glob
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,20 +25,15 @@ class Checkpoint:
     num_bytes: int
 
     @classmethod
-    def of(cls, prefix: str) -> Self:
-        """Returns the checkpoint at a prefix."""
-        pattern = glob.escape(prefix) + ".*"
-        files = [
-            file
-            for path in (pattern, os.path.join(pattern, "**"))
-            for file in glob.glob(path, recursive=True)
-            if os.path.isfile(file)
+    def of(cls, prefix: str, sizes: Mapping[str, int]) -> Self:
+        """Returns the checkpoint at a prefix; `sizes` are those of its directory."""
+        name = os.path.basename(prefix)
+        # Some checkpoints are one file or folder, whose name is the prefix.
+        starts = (f"{name}.", f"{name}/")
+        own = [
+            n for path, n in sizes.items() if path == name or path.startswith(starts)
         ]
-        return cls(
-            prefix,
-            loading.step_of(prefix),
-            sum(os.path.getsize(file) for file in files),
-        )
+        return cls(prefix, loading.step_of(prefix), sum(own))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,16 +56,17 @@ class Directory:
         prefixes = prefixes_of(path)
         newest = prefixes[0]
         directory = os.path.dirname(newest)
+        sizes = paths.sizes_in(directory or os.curdir)
         reader = loading.load_checkpoint(newest)
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
             directory,
-            tuple(map(Checkpoint.of, prefixes)),
+            tuple(Checkpoint.of(prefix, sizes) for prefix in prefixes),
             {
                 name: (tuple(shape), np.dtype(dtypes[name]))
                 for name, shape in sorted(reader.get_variable_to_shape_map().items())
             },
-            _results(directory),
+            _results(directory, sizes),
             state_file.training_is_complete(directory),
         )
 
@@ -92,13 +87,13 @@ def prefixes_of(path: str) -> list[str]:
     return [*filter(location.exists, listed)]
 
 
-def _results(directory: str) -> dict[str, Mapping[str, float]]:
-    """Returns the last scalars in each folder's event files."""
-    pattern = os.path.join(glob.escape(directory), "**", "*.tfevents.*")
+def _results(directory: str, names: Iterable[str]) -> dict[str, Mapping[str, float]]:
+    """Returns the last scalars in each folder's event files, of all file names."""
     files: dict[str, list[str]] = {}
-    for path in sorted(glob.glob(pattern, recursive=True)):
-        folder = os.path.relpath(os.path.dirname(path), directory)
-        files.setdefault("" if folder == "." else folder, []).append(path)
+    for name in names:
+        if ".tfevents." in os.path.basename(name):
+            path = os.path.join(directory, name)
+            files.setdefault(os.path.dirname(name), []).append(path)
     steps = {folder: read_scalars(own) for folder, own in files.items()}
     return {
         folder: {"step": last, **scalars[last]}

@@ -22,6 +22,7 @@ from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.device.host_values import ToSave
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
@@ -283,7 +284,7 @@ class Saver:
         self._runtime = context.runtime
         self._loop_state = progress
         # Following links after each run would take time.
-        self._real_path: Callable[[str], str] = functools.cache(os.path.realpath)
+        self._real_path: Callable[[str], str] = functools.cache(paths.canonical)
         self._writer = Writer()
         # The version of the values in the last checkpoint of each directory,
         # and in the one that is being written.

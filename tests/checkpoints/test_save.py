@@ -39,7 +39,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
 @pytest.mark.parametrize(
     ("step", "error", "message"),
     [
-        (-1, ValueError, "step must be at least 0; got -1"),
+        (-1, ValueError, "`step` must be zero or positive. Received: -1"),
         (2.5, TypeError, "'float' object cannot be interpreted as an integer"),
     ],
 )
@@ -53,8 +53,8 @@ def test_step_is_checked(tmp_path, step, error, message):
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        (1, TypeError, "strings as names. Received: 1 of type int"),
-        ("", ValueError, "Received an empty one"),
+        (1, TypeError, "must be strings. Received: 1 of type int"),
+        ("", ValueError, "must not be empty. Received: ''"),
     ],
 )
 def test_names_are_checked(tmp_path, format_name, name, error, message):

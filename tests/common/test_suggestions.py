@@ -17,35 +17,35 @@ def model_fn(features, labels, mode, params):
     [
         (
             lambda: kte.TPUConfig(iteration_per_loop=100),
-            "TPUConfig has no argument 'iteration_per_loop'. "
+            "arguments of TPUConfig must.*Received: 'iteration_per_loop'. "
             "Did you mean 'iterations_per_loop'?",
         ),
         (
             lambda: kte.RunConfig(save_checkpoint_steps=10),
-            "RunConfig has no argument 'save_checkpoint_steps'. "
+            "arguments of RunConfig must.*Received: 'save_checkpoint_steps'. "
             "Did you mean 'save_checkpoints_steps'?",
         ),
         (
             lambda: kte.TPUEstimator(model_fn, batch_size=8),
-            "TPUEstimator has no argument 'batch_size'. "
+            "arguments of TPUEstimator must.*Received: 'batch_size'. "
             "Did you mean 'eval_batch_size'?",
         ),
         (
             lambda: kte.TPUEstimatorSpec("eval", eval_metric=None),
-            "TPUEstimatorSpec has no argument 'eval_metric'. "
+            "arguments of TPUEstimatorSpec must.*Received: 'eval_metric'. "
             "Did you mean 'eval_metrics'?",
         ),
         (
             lambda: kte.EstimatorSpec("eval", zzz=None),
-            r"EstimatorSpec has no argument 'zzz'. Expected some of \['mode',",
+            r"arguments of EstimatorSpec must.*Received: 'zzz'. Use some of \['mode',",
         ),
         (
             lambda: kte.TrainSpec(model_fn, max_step=3),
-            "TrainSpec has no argument 'max_step'. Did you mean 'max_steps'?",
+            "TrainSpec must.*Received: 'max_step'. Did you mean 'max_steps'?",
         ),
         (
             lambda: kte.EvalSpec(model_fn, throttle_sec=3),
-            "EvalSpec has no argument 'throttle_sec'. Did you mean 'throttle_secs'?",
+            "EvalSpec must.*'throttle_sec'. Did you mean 'throttle_secs'?",
         ),
     ],
 )

@@ -195,8 +195,8 @@ def test_scalars_cannot_be_concatenated_over_cores(field, mode, model_dir, num_s
     )
     with pytest.raises(
         RuntimeError,
-        match=f"The tensors of `{field}` are concatenated over cores .* "
-        r"Received a scalar at \['scalar'\]: reshape it to \[1\]",
+        match=f"The tensors of `{field}` must have a first axis.* "
+        r"Received: a scalar at \['scalar'\]. Reshape it to \[1\]",
     ):
         run(estimator, mode)
 

@@ -138,7 +138,7 @@ def test_groups_need_batches_divisible_by_the_cores(tmp_path):
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[*ALL, 8, 9]]])
 def test_groups_of_missing_cores_are_refused(groups, tmp_path):
-    with pytest.raises(ValueError, match="partition the 8 replicas"):
+    with pytest.raises(ValueError, match="must contain all 8 replicas"):
         weights_after(groups, "minimize", tmp_path)
 
 
@@ -151,8 +151,8 @@ def test_groups_of_missing_cores_are_refused(groups, tmp_path):
         ([[0, "1"]], "list of lists"),
         ([[0], []], "list of lists"),
         ([[0, 1], [2]], "of one size"),
-        ([[0, 0]], "each replica once"),
-        ([[1, 2], [3, 4]], "each replica once"),
+        ([[0, 0]], "each of them once"),
+        ([[1, 2], [3, 4]], "each of them once"),
     ],
 )
 def test_constructor_refuses_malformed_groups(groups, message):

@@ -293,7 +293,7 @@ def test_invalid_checkpoint_path(path, message, mode, trained, trained_dir, tmp_
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 def test_checkpoint_path_must_be_a_path(mode, trained):
-    message = "^3 is not a valid checkpoint: expected a path, .* int. Pass a"
+    message = "^A checkpoint must be a path. Received: 3 of type int. Pass a"
     with pytest.raises(ValueError, match=message):
         call(trained, mode, never, checkpoint_path=3)
 

@@ -54,6 +54,12 @@ def test_matching_files_can_be_read(root):
     assert paths.matching(f"{root}/*.md") == []
 
 
+def test_sizes_of_all_files(root):
+    assert paths.sizes_in(root) == {name: len(name) for name in FILES}
+    assert paths.sizes_in(f"{root}/") == paths.sizes_in(root)
+    assert paths.sizes_in(f"{root}/nothing") == {}
+
+
 def test_removed_files_are_missing(root):
     paths.remove(f"{root}/a.txt")
     paths.remove(f"{root}/deep")

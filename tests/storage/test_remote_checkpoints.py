@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import threading
 
 import keras
 import numpy as np
@@ -132,6 +133,23 @@ def test_list_may_contain_a_url(directory, tmp_path, monkeypatch):
     with commit.replacing(f"{directory}/checkpoint") as partial:
         pathlib.Path(partial).write_text(f'model_checkpoint_path: "{prefix}"')
     assert kte.latest_checkpoint(directory) == prefix
+
+
+def test_writers_are_found_after_a_change_of_the_working_directory(
+    tmp_path, monkeypatch
+):
+    may_end = threading.Event()
+    writer = location.Writer()
+    writer.start(URL, may_end.wait)
+    monkeypatch.chdir(tmp_path)
+    waiting = threading.Thread(target=location.wait_for, args=(f"{URL}/",))
+    waiting.start()
+    waiting.join(0.1)
+    is_waiting = waiting.is_alive()
+    may_end.set()
+    waiting.join()
+    writer.wait()
+    assert is_waiting
 
 
 def test_end_of_training_is_marked():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 
@@ -46,11 +48,12 @@ class CrashAt(kte.hooks.SessionRunHook):
             raise Crash
 
 
-def new_estimator(model_dir=URL, model_fn=None, **config):
+def new_estimator(model_dir=URL, model_fn=None, save_summary_steps=None, **config):
     return estimator_of(
         model_fn or model_fn_of(linear),
         model_dir,
         iterations=1,
+        save_summary_steps=save_summary_steps,
         config={"save_checkpoints_steps": 2, "keep_checkpoint_max": 2} | config,
     )
 
@@ -141,6 +144,46 @@ def test_event_files_and_metrics_exist_at_the_end(memory, local):
     result = estimator.evaluate(HELD_OUT, name="held_out")
     found = kte.experimental.read_eval_metrics(estimator.eval_dir("held_out"))
     assert found[8]["loss"] == pytest.approx(result["loss"])
+
+
+def test_commands_report_a_url(memory, tmp_path, capsys):
+    reports = {}
+    for model_dir in (URL, str(tmp_path)):
+        estimator = new_estimator(model_dir, save_summary_steps=2)
+        estimator.train(TRAIN, max_steps=4).evaluate(HELD_OUT)
+        transfers._KEPT.clear()
+        for path in (model_dir, f"{model_dir}/model.ckpt-2"):
+            assert main(["info", path]) == 0
+            output = capsys.readouterr().out
+            reports.setdefault(model_dir, []).append(output.replace(model_dir, "RUN"))
+        assert main(["verify", model_dir]) == 0
+        assert capsys.readouterr().out.count("intact") == 2
+    assert " 0 bytes" not in reports[URL][0]
+    assert "\neval             step = 4, loss = " in reports[URL][0]
+    assert "\ntraining         step = 3, " in reports[URL][0]
+    # The sizes of HDF5 files may differ by a few bytes.
+    size = re.compile(r"[\d.]+ (?:bytes|kB)")
+    for remote, local_one in zip(*reports.values(), strict=True):
+        assert size.sub("", remote) == size.sub("", local_one)
+
+
+def test_metric_writers_can_have_a_url_of_their_own(memory, tmp_path):
+    own = "memory://bucket/own"
+    for name in ("first", "second"):
+        writers = [kte.summary.JsonLines(own), kte.summary.TensorBoard(own)]
+        estimator = estimator_of(
+            model_fn_of(linear),
+            tmp_path / name,
+            save_summary_steps=4,
+            log_step_count_steps=4,
+            config={"metric_writers": writers},
+        )
+        estimator.train(TRAIN, max_steps=4).evaluate(HELD_OUT)
+    for url, count in ((own, 2), (f"{own}/eval", 2)):
+        with paths.opened(f"{url}/metrics.jsonl") as file:
+            steps = [json.loads(line)["step"] for line in file.read().splitlines()]
+        assert steps.count(4) == count
+        assert read_scalars(paths.matching(f"{url}/events.out.*"))
 
 
 def test_host_call_writes_to_a_url(memory, local):

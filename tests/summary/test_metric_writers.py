@@ -20,6 +20,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 X, Y = regression_data()
 
@@ -134,6 +135,37 @@ def test_results_are_also_written_as_json_lines(tmp_path):
     assert line["step"] == 8
     assert line["loss"] == pytest.approx(float(result["loss"]))
     assert list((tmp_path / "eval").glob("events.*"))
+
+
+def steps_in(directory):
+    """The steps of the JSON lines and of the events in a directory."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    events = read_scalars(sorted(directory.glob("events.*")))
+    return [json.loads(line)["step"] for line in lines], [*events]
+
+
+def test_given_directory_replaces_those_of_the_run(tmp_path):
+    run_dir, own = tmp_path / "run", tmp_path / "own"
+    writers = [summary.JsonLines(str(own)), summary.TensorBoard(own)]
+    run(run_dir, writers, name="test")
+    assert steps_in(own) == ([4, 8], [4, 8])
+    assert steps_in(own / "eval_test") == ([8], [8])
+    assert not list(run_dir.glob("**/metrics.jsonl"))
+    assert not list(run_dir.glob("**/events.*"))
+
+
+def test_estimators_share_a_given_directory(tmp_path):
+    writers = [summary.JsonLines(tmp_path / "own")]
+    for name in ("first", "second"):
+        run(tmp_path / name, writers)
+    for folder, steps in (("own", [4, 8, 4, 8]), ("own/eval", [8, 8])):
+        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == steps
+
+
+def test_event_writer_outside_a_run_needs_a_directory():
+    with pytest.raises(RuntimeError, match="`directory` must be set.*Received: ''"):
+        summary.TensorBoard().write_scalars(1, {"loss": 0.5})
 
 
 def test_writers_receive_nothing_without_summaries(tmp_path):

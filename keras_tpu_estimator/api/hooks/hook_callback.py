@@ -1,6 +1,5 @@
 """Hooks as callbacks of plain Keras models."""
 
-import os
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.files.checkpoints import saving
 
@@ -191,7 +191,7 @@ class FitSession(Session):
 
     def saved_step(self, directory: PathLike) -> int | None:
         """Returns the step of this session's last checkpoint in a directory."""
-        return self._saved.get(_real_path(directory))
+        return self._saved.get(paths.canonical(directory))
 
     def save_checkpoint(
         self,
@@ -207,8 +207,4 @@ class FitSession(Session):
             for path, variable in self._callback.variables().items()
         }
         saving.save(directory, step, values, basename=basename)
-        self._saved[_real_path(directory)] = step
-
-
-def _real_path(directory: PathLike) -> str:
-    return os.path.realpath(os.fsdecode(directory))
+        self._saved[paths.canonical(directory)] = step

@@ -93,8 +93,11 @@ def suggesting(kind: T) -> T:
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         if not kwargs.keys() <= known:
             unknown = next(name for name in kwargs if name not in known)
-            meant = did_you_mean(unknown, names) or f" Expected some of {names}"
-            raise TypeError(f"{kind.__name__} has no argument {unknown!r}.{meant}")
+            meant = did_you_mean(unknown, names) or f" Use some of {names}."
+            raise TypeError(
+                f"The arguments of {kind.__name__} must have known names. "
+                f"Received: {unknown!r}.{meant}"
+            )
         init(self, *args, **kwargs)
 
     kind.__init__ = checked  # type: ignore[misc]

@@ -61,9 +61,9 @@ class NamedTupleLike:
         unknown = [name for name in fields if name not in self._fields]
         if unknown:
             raise ValueError(
-                f"{type(self).__name__} has no fields {unknown} to replace. "
-                f"Expected some of {list(self._fields)}."
-                f"{did_you_mean(unknown[0], self._fields)}"
+                f"The replaced fields of {type(self).__name__} must exist. Received: "
+                f"{unknown}.{did_you_mean(unknown[0], self._fields)} Use some of "
+                f"{list(self._fields)}."
             )
         # Type checkers cannot know that all subclasses are dataclasses.
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]

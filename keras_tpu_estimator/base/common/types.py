@@ -19,7 +19,7 @@ number, or lists of these."""
 # A precise type would reject valid arguments, because type checkers do not accept a
 # dict of arrays as a dict of pytrees.
 PyTree: TypeAlias = Any
-"""A tensor, or tuples, lists and dicts of nests."""
+"""A tensor, or tuples, lists and dicts of pytrees."""
 
 Features: TypeAlias = PyTree
 """The first argument of `model_fn`: a tensor, or a pytree of tensors."""

@@ -110,10 +110,10 @@ def _of_mesh(
     )
     if rules and topology.cores_per_replica == 1 and not fsdp:
         raise ValueError(
-            "With `layout_map` a replica should be several cores, over which "
-            f"variables are spread. Received: {dict(rules)} for single cores. "
+            "With `layout_map` a replica must have several cores, over which "
+            f"variables are sharded. Received: {dict(rules)} for single cores. "
             "Set TPUConfig.num_cores_per_replica or RunConfig(fsdp=True), or "
-            "leave it out."
+            "omit `layout_map`."
         )
     if mesh.size == 1:
         device = mesh.devices.flat[0]

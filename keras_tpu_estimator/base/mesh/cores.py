@@ -403,9 +403,10 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
     own: np.ndarray = devices[np.ix_(*map(np.unique, places))]
     if own.size != len(places[0]):
         raise ValueError(
-            "The devices of a host should lie side by side in the mesh. "
-            f"Received {len(places[0])} of host {host} among {own.size}. Set "
-            "a keras.distribution whose devices are in their order, or none."
+            "The devices of a host must be adjacent in the mesh. Received: "
+            f"{len(places[0])} devices of host {host} among {own.size}. Set a "
+            "keras.distribution whose devices are in the order of "
+            "`jax.devices()`, or none."
         )
     return own
 
@@ -419,5 +420,8 @@ def _is_whole_here(value: jax.Array) -> bool:
 
 def _spec_of(value: jax.Array) -> PartitionSpec:
     if not isinstance(value.sharding, NamedSharding):
-        raise TypeError(f"An array must be sharded over a mesh. Received: {value}")
+        raise TypeError(
+            "The sharding of a variable must be a NamedSharding. Received: "
+            f"{value.sharding}. Place it on a mesh with `jax.device_put`."
+        )
     return value.sharding.spec

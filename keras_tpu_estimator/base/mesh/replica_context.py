@@ -17,21 +17,21 @@ Groups = Sequence[Sequence[int]]
 
 def check_groups(groups: Any) -> None:
     """Checks that groups have equal sizes and contain each replica number once."""
-    expected = "`group_assignment` should be a list of lists of replica numbers"
+    expected = "`group_assignment` must be a list of lists of replica numbers"
     if not _are_lists(groups):
         raise ValueError(
-            f"{expected}. Received: {groups!r}. Leave it out for one group of "
-            "all replicas."
+            f"{expected}. Received: {groups!r}. Omit it for one group of all replicas."
         )
     if len({len(group) for group in groups}) > 1:
         raise ValueError(
             f"{expected}, all of one size. Received: {groups!r}, of sizes "
-            f"{[len(group) for group in groups]}."
+            f"{[len(group) for group in groups]}. Make the sizes equal."
         )
     numbers = sorted(number for group in groups for number in group)
     if numbers != list(range(len(numbers))):
         raise ValueError(
-            f"{expected} that holds each replica once, from 0 on. Received: {groups!r}."
+            f"{expected}, each of them once, from 0 on. Received: {groups!r}. "
+            "Add missing numbers, and remove repeated ones."
         )
 
 
@@ -42,9 +42,9 @@ def check_partition(groups: Groups | None, num_replicas: int) -> None:
     count = sum(len(group) for group in groups)
     if count != num_replicas:
         raise ValueError(
-            "`group_assignment` should partition the "
-            f"{num_replicas} replicas. Received {count} of them: "
-            f"{groups!r}. Leave it out for one group of all replicas."
+            f"`group_assignment` must contain all {num_replicas} replicas. "
+            f"Received: {groups!r}, with {count} replicas. Omit it for one group "
+            "of all replicas."
         )
 
 

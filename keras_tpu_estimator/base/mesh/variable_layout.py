@@ -82,7 +82,7 @@ class VariableLayout:
             return ()
         if len(matching) > 1:
             raise ValueError(
-                f"At most one rule of `layout_map` should match {path!r}. "
+                f"At most one rule of `layout_map` must match {path!r}. "
                 f"Received: {[pattern for pattern, _ in matching]}. Make them "
                 "more specific."
             )
@@ -100,9 +100,9 @@ class VariableLayout:
         rule = f"the rule {pattern!r}: {axes}"
         if len(axes) > len(shape):
             raise ValueError(
-                f"A rule of `layout_map` should have an axis or None for each "
+                f"A rule of `layout_map` must have an axis or None for each "
                 f"dimension. Received: {rule}, which matches {path!r} of shape "
-                f"{shape}."
+                f"{shape}. Remove an axis, or make the pattern more specific."
             )
         for dimension, axis in zip(shape, axes, strict=False):
             if axis is None:

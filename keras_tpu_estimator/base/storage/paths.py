@@ -4,6 +4,7 @@ Only a file that a store reports as missing counts as missing. Every other failu
 error, because training would restart from scratch in a seemingly empty directory.
 """
 
+import contextlib
 import glob
 import os
 import re
@@ -128,6 +129,27 @@ def matching(pattern: str) -> list[str]:
         return sorted(glob.glob(pattern))
     filesystem, path = located(pattern)
     return sorted(map(filesystem.unstrip_protocol, filesystem.glob(path)))
+
+
+def sizes_in(directory: str) -> dict[str, int]:
+    """Returns the sizes of all files in a directory and its folders.
+
+    The sorted keys are paths in the directory, with slashes. A missing directory has
+    none, and a file that is removed meanwhile is left out.
+    """
+    if is_url(directory):
+        filesystem, path = located(directory)
+        found = filesystem.find(path, detail=True)
+        start = len(path.rstrip("/")) + 1
+        return {name[start:]: found[name]["size"] for name in sorted(found)}
+    sizes = {}
+    for folder, _, names in os.walk(directory, followlinks=True):
+        for name in names:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError):
+                relative = os.path.relpath(path, directory)
+                sizes[relative.replace(os.sep, "/")] = os.path.getsize(path)
+    return dict(sorted(sizes.items()))
 
 
 def make_directory(path: str) -> None:

@@ -7,7 +7,11 @@ recently written or read file is not downloaded again.
 import contextlib
 import os
 import pathlib
-from collections.abc import Callable
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.base.storage import paths, shared_files
@@ -15,13 +19,6 @@ from keras_tpu_estimator.base.storage.paths import is_url, located
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-
-import shutil
-import tempfile
-import threading
-import weakref
-from collections.abc import Sequence
 
 # Servers look for this file of an export, so it is uploaded last.
 _LAST_OF_TREE = "saved_model.pb"

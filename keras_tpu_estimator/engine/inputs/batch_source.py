@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import jax
 
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.engine.inputs.batch import Batch, PairOf, pair_of
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
@@ -93,7 +94,10 @@ class Arrays(BatchSource):
     def items(self, state: Any = None) -> Iterator[Any]:
         """Returns an iterator over the single batch, after checking a list."""
         if state is not None:
-            raise ValueError("Arrays must have no state. Received one.")
+            raise ValueError(
+                "The iterator state of a single batch must be None. Received: "
+                f"{shown(state)}. Omit it."
+            )
         if isinstance(self._value, list):
             _check_list(self._value)
         return iter([self._value])

@@ -222,7 +222,7 @@ def _note_labels(error: Exception, features: Features) -> None:
     for name in filter(names.__contains__, _LABELS):
         error.add_note(
             f"`labels` is None, and {name!r} is one of the features: input_fn "
-            "should return pairs. Return ((batch, batch.pop("
+            "must return pairs. Return ((batch, batch.pop("
             f"{name!r})) for batch in batches), or use features[{name!r}]."
         )
 

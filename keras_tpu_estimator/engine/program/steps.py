@@ -349,10 +349,10 @@ def check_concatenable(
         for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
             if rank_of(leaf) == 0:
                 raise RuntimeError(
-                    f"The tensors of `{name}` are concatenated over cores and "
-                    "micro-batches along their first axis, so each should have "
-                    "one. Received a scalar at "
-                    f"{jax.tree_util.keystr(path)}: reshape it to [1]."
+                    f"The tensors of `{name}` must have a first axis, along "
+                    "which those of cores and micro-batches are concatenated. "
+                    f"Received: a scalar at {jax.tree_util.keystr(path)}. Reshape "
+                    "it to [1]."
                 )
 
 

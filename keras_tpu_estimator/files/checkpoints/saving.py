@@ -77,7 +77,9 @@ def save(
     """
     step = operator.index(step)
     if step < 0:
-        raise ValueError(f"step must be at least 0; got {step}.")
+        raise ValueError(
+            f"`step` must be zero or positive. Received: {step}. Pass 0 or more."
+        )
     _check_names(variables)
     formats.check_can_write(format_name, os.fsdecode(model_dir))
     name = location.name_for(step, basename)
@@ -97,13 +99,13 @@ def _check_names(variables: Mapping[str, npt.ArrayLike]) -> None:
     for name in variables:
         if not isinstance(name, str):
             raise TypeError(
-                "Variables should have strings as names. Received: "
-                f"{shown(name)}. Name it by a path, such as 'dense/kernel'."
+                "The names of variables must be strings. Received: "
+                f"{shown(name)}. Use a path, such as 'dense/kernel'."
             )
         if not name:
             raise ValueError(
-                "Variables should have names. Received an empty one. Name it "
-                "by a path, such as 'dense/kernel'."
+                "The names of variables must not be empty. Received: ''. "
+                "Use a path, such as 'dense/kernel'."
             )
 
 

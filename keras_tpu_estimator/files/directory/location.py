@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.paths import is_url
@@ -37,7 +38,7 @@ class Writer:
         This raises the error of the previous write if that failed.
         """
         self.wait()
-        path = os.path.realpath(os.fsdecode(directory))
+        path = paths.canonical(directory)
         thread = threading.Thread(
             target=self._run,
             args=(path, write),
@@ -73,7 +74,7 @@ class Writer:
 
 def wait_for(directory: PathLike) -> None:
     """Waits for this process's writers in a directory, which raise their own errors."""
-    path = os.path.realpath(os.fsdecode(directory))
+    path = paths.canonical(directory)
     with _LOCK:
         threads = [*_IN_FLIGHT.get(path, ())]
     for thread in threads:
@@ -223,8 +224,7 @@ def resolve(checkpoint_path: PathLike) -> str:
     """
     if not isinstance(checkpoint_path, str | bytes | os.PathLike):
         raise ValueError(
-            f"{checkpoint_path!r} is not a valid checkpoint: expected a path, "
-            f"received a value of type {type(checkpoint_path).__name__}. Pass "
+            f"A checkpoint must be a path. Received: {shown(checkpoint_path)}. Pass "
             "a directory of checkpoints, or one such as 'dir/model.ckpt-20'."
         )
     path = os.fsdecode(checkpoint_path)

@@ -154,8 +154,6 @@ def _opened(path: str) -> Iterator[h5py.File]:
         ) from error
 
 
-_VARS = "vars"
-
 # The containers of layers in files that lack layer names.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies")
 

@@ -14,7 +14,6 @@ import google_crc32c
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage import paths as stored
 from keras_tpu_estimator.base.storage.growing_files import growing
 
 _DOUBLE = struct.Struct("<d")
@@ -152,7 +151,7 @@ class _CorruptEventError(Exception):
 
 
 def read_scalars(
-    paths: Iterable[PathLike],
+    files: Iterable[PathLike],
 ) -> dict[int, dict[str, float]]:
     """Returns the scalars of event files by step, in ascending order, and by tag.
 
@@ -160,9 +159,9 @@ def read_scalars(
     several files have the same tag at the same step, the last one counts.
     """
     found: dict[int, dict[str, float]] = {}
-    for path in paths:
+    for path in files:
         name = os.fsdecode(path)
-        for step, scalars in _scalars(name, stored.version(name)):
+        for step, scalars in _scalars(name, paths.version(name)):
             found.setdefault(step, {}).update(scalars)
     return dict(sorted(found.items()))
 
@@ -178,7 +177,7 @@ def _scalars(
     from tensorboard.compat.proto import event_pb2
 
     events = []
-    with stored.opened(path) as file:
+    with paths.opened(path) as file:
         try:
             for record in _records(file):
                 event = event_pb2.Event.FromString(record)

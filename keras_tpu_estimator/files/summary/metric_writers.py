@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import GrowingFile, growing
 from keras_tpu_estimator.files.summary import kinds
@@ -155,20 +156,33 @@ def _wandb() -> Any:
 
 
 class TensorBoard(MetricWriter):
-    """Writes event files for TensorBoard into `model_dir` and `eval_dir()`."""
+    """Writes event files for TensorBoard.
 
-    def __init__(self, directory: str | None = None):
-        self._directory = directory
+    Args:
+        directory: The directory for training, created if necessary, or its URL.
+            Evaluations have folders in it, such as "eval". Defaults to
+            `model_dir` and `eval_dir()`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> events = kte.summary.TensorBoard("/logs/first")
+    >>> config = kte.RunConfig(metric_writers=[events, "jsonl"])
+    """
+
+    def __init__(self, directory: PathLike = ""):
+        self._directory = os.fsdecode(directory)
 
     def at(self, directory: str, prefix: str) -> "TensorBoard":
-        """Returns the writer of a directory."""
-        del prefix
-        return TensorBoard(directory)
+        """Returns the writer for training, or for one evaluation."""
+        return TensorBoard(_within(self._directory, prefix) or directory)
 
     @property
     def _events(self) -> EventWriter:
-        if self._directory is None:
-            raise RuntimeError("The directory must be set. Received: None.")
+        if not self._directory:
+            raise RuntimeError(
+                "`directory` must be set outside a run. Received: ''. Pass a directory."
+            )
         return EventWriter.for_dir(self._directory)
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -221,8 +235,9 @@ class JsonLines(MetricWriter):
     """Appends metrics and results to `metrics.jsonl` in their directories.
 
     Args:
-        directory: The directory, created if necessary, or its URL. Defaults to
-            the directories of the run.
+        directory: The directory for training, created if necessary, or its URL.
+            Evaluations have folders in it, such as "eval". Defaults to
+            `model_dir` and `eval_dir()`.
 
     Example:
 
@@ -234,14 +249,14 @@ class JsonLines(MetricWriter):
     {"step": 100, "time": ..., "loss": 0.25}
     """
 
-    def __init__(self, directory: str = ""):
-        self._path = os.path.join(directory, _JSON_LINES)
+    def __init__(self, directory: PathLike = ""):
+        self._directory = os.fsdecode(directory)
+        self._path = os.path.join(self._directory, _JSON_LINES)
         self._file: GrowingFile | None = None
 
     def at(self, directory: str, prefix: str) -> "JsonLines":
-        """Returns the writer of a directory."""
-        del prefix
-        return JsonLines(directory)
+        """Returns the writer for training, or for one evaluation."""
+        return JsonLines(_within(self._directory, prefix) or directory)
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Appends a line; numbers that are not finite become `null`."""
@@ -261,6 +276,12 @@ class JsonLines(MetricWriter):
 
     def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Ignores the summary, because each line has all metrics of a step."""
+
+
+def _within(directory: str, prefix: str) -> str:
+    """Returns the folder of a user's directory for a prefix; "" without a directory."""
+    name = prefix.rstrip("/")
+    return os.path.join(directory, name) if directory and name else directory
 
 
 def _append(line: bytes, path: str) -> None:
