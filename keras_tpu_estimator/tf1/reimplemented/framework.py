@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.framework`."""
+"""Functions of `tf.contrib.framework` and `tf.contrib.eager`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -156,3 +156,9 @@ def _squeezed(tensor: Any, other: Any) -> Any:
         lambda: tf.squeeze(tensor, [-1]),
         lambda: tensor,
     )
+
+
+def list_devices() -> list[str]:
+    """Returns the names of TensorFlow's devices, which run the input on the host."""
+    names = (each.name for each in tf.config.list_logical_devices())
+    return [f"/job:localhost/replica:0/task:0{name}" for name in names]
