@@ -24,6 +24,7 @@ EXPECTED = tf1_golden.golden("contrib_calls")
 # Clusters, exports, hooks and constants have separate tests.
 TESTED_ELSEWHERE = {
     "cluster_resolver.TPUClusterResolver",
+    "eager.list_devices",
     "feature_column.sequence_input_layer",
     "learn.TaskType",
     "learn.monitors.replace_monitors_with_hooks",

@@ -88,3 +88,16 @@ def test_monitors_are_hooks():
         monitors.replace_monitors_with_hooks([object()], None)
     replace = tf.contrib.learn.monitors.replace_monitors_with_hooks
     assert replace is monitors.replace_monitors_with_hooks
+
+
+def test_devices_have_the_names_of_tensorflow_1():
+    kte.tf1.install()
+    devices = tf.contrib.eager.list_devices()
+    assert devices[0] == "/job:localhost/replica:0/task:0/device:CPU:0"
+    assert not [name for name in devices if "/device:GPU" in name]
+
+
+def test_other_names_of_eager_have_fitting_advice():
+    kte.tf1.install()
+    with pytest.raises(AttributeError, match=r"Use tf\.metrics, tf\.layers and tf\.d"):
+        tf.contrib.eager.Network  # noqa: B018

@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.framework`."""
+"""Functions of `tf.contrib.framework` and `tf.contrib.eager`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -159,5 +159,6 @@ def _squeezed(tensor: Any, other: Any) -> Any:
 
 
 def list_devices() -> list[str]:
-    """Returns TensorFlow's names of its devices, which have no part in a run."""
-    return [device.name for device in tf.config.list_logical_devices()]
+    """Returns the names of TensorFlow's devices, which run the input on the host."""
+    names = (each.name for each in tf.config.list_logical_devices())
+    return [f"/job:localhost/replica:0/task:0{name}" for name in names]

@@ -12,7 +12,11 @@ from typing import Any
 from keras_tpu_estimator.base.common.sources import Source, read_program
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
-from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
+from keras_tpu_estimator.tf1_tools.check.python_2 import (
+    mixed_tabs_in,
+    prints_to_file,
+    python_2_in,
+)
 from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, scopes_of
 from keras_tpu_estimator.tf1_tools.check.uses import (
@@ -125,7 +129,10 @@ def _unreadable(source: Source) -> Iterator[Unfollowed]:
     if not source.error and not prints_to_file(source.tree):
         return
     text = source.path.read_text("utf-8", errors="replace")
-    found = [*python_2_in(text)] or [(source.line, source.error)]
+    found = [*python_2_in(text)]
+    tabs = mixed_tabs_in(source.error)
+    if tabs or not found:
+        found = [(source.line, tabs or source.error), *found]
     for line, what in found:
         yield Unfollowed(source.path, line, what)
 

@@ -74,6 +74,16 @@ def python_2_in(text: str) -> Iterator[tuple[int, str]]:
     yield from sorted(found)
 
 
+def mixed_tabs_in(error: str) -> str:
+    """Returns a sentence about an error of tabs that Python 2 accepts, or ""."""
+    if "inconsistent use of tabs" not in error:
+        return ""
+    return (
+        "Python 2: tabs and spaces mixed in the indentation. Run `expand -i -t 8 FILE`,"
+        " and then `2to3 -w FILE`, which comes with Python up to 3.12."
+    )
+
+
 def prints_to_file(tree: ast.Module) -> bool:
     """Returns whether a file has `print >>f`, which Python 3 parses as a shift."""
     return any(
