@@ -81,7 +81,7 @@ def test_other_errors_have_pythons_message(report) -> None:
 def test_mixed_tabs_are_python_2(report) -> None:
     (found,) = report("import os\nif os:\n        x = 1\n\ty = 2\n").unreadable
     assert found.what.startswith("Python 2: tabs and spaces mixed")
-    assert "2to3 -w FILE" in found.what and found.line == 4
+    assert "2to3 -w NEW" in found.what and found.line == 4
 
 
 def test_missing_library_stops_a_script(report, tmp_path) -> None:

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import lookup_ops
 from tf1_programs import estimator, fed
 
-from keras_tpu_estimator.tf1.graph import number_tables
+from keras_tpu_estimator.tf1.graph import lookups
 
 X = np.array([[7, 3], [0, -1], [12, 5], [3, 2**30]] * 4)
 
@@ -55,12 +55,12 @@ def test_devices_look_up_numbers_as_tables_do(tmp_path):
 )
 def test_other_tables_stay_on_the_host(keys, values, default):
     table = (np.array(each, "int64") for each in (keys, values, default))
-    assert number_tables.pairs_of(*table) is None
+    assert lookups.pairs_of(*table) is None
 
 
 @pytest.mark.parametrize("varying", range(3))
 def test_tables_that_vary_stay_on_the_host(varying):
     constant = [np.array([1, 2]), np.array([3, 4]), np.array(0)]
-    assert number_tables.pairs_of(*constant) is not None
+    assert lookups.pairs_of(*constant) is not None
     constant[varying] = None
-    assert number_tables.pairs_of(*constant) is None
+    assert lookups.pairs_of(*constant) is None

@@ -172,3 +172,34 @@ def test_an_unknown_strategy_is_refused(tmp_path):
     made = estimator("embedding_lookup modulo 3 7", tmp_path)
     with pytest.raises(ValueError, match='must be "mod" or "div"'):
         made.train(lambda params: iter([IDS]), steps=1)
+
+
+# The names that TensorFlow 1.15.5 saves in a checkpoint.
+SLOTS = {
+    "m": ["m/in/b/0/Adam", "m/in/b/0/Adam_1"],
+    "dnn": ["dnn/in/b/t_0/Adam", "dnn/in/b/t_0/Adam_1"],
+    "model": ["model/in/b/art_0/Adam", "model/in/b/art_0/Adam_1"],
+    "a_long_scope": [
+        "a_long_scope/in/b//in/b/part_0/Adam",
+        "a_long_scope/in/b//in/b/part_0/Adam_1",
+    ],
+    "a/b": ["a/b/in/b/t_0/Adam", "a/b/in/b/t_0/Adam_1"],
+}
+
+
+@pytest.mark.parametrize("scope", SLOTS)
+@pytest.mark.parametrize("inside", [True, False])
+def test_slots_of_partitioned_variables_have_the_names_of_checkpoints(scope, inside):
+    parts = tf.fixed_size_partitioner(1)
+    optimizer = tf.train.AdamOptimizer()
+    with tf.Graph().as_default(), internals.whole_variables():
+        with tf.variable_scope(scope, partitioner=parts):
+            with tf.variable_scope("in"):
+                b = tf.get_variable("b", [3])
+            if inside:
+                optimizer.minimize(tf.reduce_sum(b))
+        if not inside:
+            optimizer.minimize(tf.reduce_sum(b))
+        names = [v.op.name for v in tf.global_variables() if "/in/b/" in v.op.name]
+    plain = [f"{scope}/in/b/Adam", f"{scope}/in/b/Adam_1"]
+    assert names == (SLOTS[scope] if inside else plain)

@@ -1,5 +1,6 @@
 """Tests ready-made estimators and heads against the numbers of TensorFlow 1.15."""
 
+import inspect
 import json
 import pathlib
 import re
@@ -9,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_golden import golden
 
+from keras_tpu_estimator.errors import NanLossDuringTrainingError
 from keras_tpu_estimator.tf1_tools.tf_estimator import heads, premade
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import (
     Estimator,
@@ -198,3 +200,106 @@ def test_sparse_features_become_dense_predictions(tmp_path):
         spec = made.model_fn(features, None, "infer", made.config)
         found = session.run(spec.predictions["ids"])
     np.testing.assert_array_equal(found, [[5, -1], [-1, 6]])
+
+
+X = np.random.RandomState(0).normal(size=(20, 3)).astype("float32")
+WEIGHTS = (1 + np.arange(20) % 3).astype("float32")
+
+
+def input_fn_of(labels, **features):
+    features = {"x": X, "w": WEIGHTS, **features}
+    return lambda: tf.data.Dataset.from_tensor_slices((features, labels)).batch(10)
+
+
+def trained(made, labels, **features):
+    """Returns the evaluation of an estimator after two steps."""
+    input_fn = input_fn_of(labels, **features)
+    made.train(input_fn, steps=2)
+    return made.evaluate(input_fn)
+
+
+def columns():
+    return [tf.feature_column.numeric_column("x", shape=(3,))]
+
+
+POSITIONS = {
+    premade.DNNClassifier: (
+        "hidden_units feature_columns model_dir n_classes weight_column"
+        " label_vocabulary optimizer activation_fn dropout input_layer_partitioner"
+        " config warm_start_from loss_reduction batch_norm"
+    ),
+    premade.LinearRegressor: (
+        "feature_columns model_dir label_dimension weight_column optimizer config"
+        " partitioner warm_start_from loss_reduction sparse_combiner"
+    ),
+    premade.DNNLinearCombinedClassifier: (
+        "model_dir linear_feature_columns linear_optimizer dnn_feature_columns"
+        " dnn_optimizer dnn_hidden_units dnn_activation_fn dnn_dropout n_classes"
+        " weight_column label_vocabulary input_layer_partitioner config"
+        " warm_start_from loss_reduction batch_norm linear_sparse_combiner"
+    ),
+}
+
+
+@pytest.mark.parametrize("made", POSITIONS)
+def test_arguments_have_the_positions_of_the_original(made):
+    assert [*inspect.signature(made).parameters] == POSITIONS[made].split()
+
+
+def test_arguments_may_be_positional(tmp_path):
+    labels = (X[:, 0] > 0).astype("int64")
+    made = premade.LinearClassifier(columns(), tmp_path, 2, "w", None, "SGD")
+    found = trained(made, labels)
+    named = premade.LinearClassifier(
+        feature_columns=columns(), optimizer="SGD", weight_column="w"
+    )
+    assert found == trained(named, labels)
+    assert found["label/mean"] == pytest.approx(np.average(labels, weights=WEIGHTS))
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        premade.LinearClassifier(*range(20))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'classes'"):
+        premade.LinearClassifier(columns(), classes=2)
+
+
+def test_activations_may_be_names_and_classes_numbers_of_numpy(tmp_path):
+    made = premade.DNNClassifier(
+        [2], columns(), tmp_path, n_classes=np.int64(3), activation_fn="tanh"
+    )
+    assert trained(made, np.arange(20) % 3)["average_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ({}, np.arange(20) % 2 + 1),
+        ({"n_classes": 3}, np.arange(20) % 4),
+        ({"n_classes": 3}, np.arange(20) % 3 - 1),
+        ({"label_vocabulary": ["a", "b"]}, np.array(["a", "c"] * 10)),
+    ],
+)
+def test_a_label_that_is_no_class_makes_the_loss_nan(options, labels, tmp_path):
+    made = premade.LinearClassifier(columns(), tmp_path, **options)
+    with pytest.raises(NanLossDuringTrainingError, match="NaN loss"):
+        trained(made, labels)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float64"])
+def test_labels_of_two_classes_may_have_any_dtype(dtype, tmp_path):
+    made = premade.LinearClassifier(columns(), tmp_path)
+    assert trained(made, (np.arange(20) % 2).astype(dtype))["label/mean"] == 0.5
+
+
+def test_weights_of_a_missing_feature_are_an_error(tmp_path):
+    made = premade.LinearClassifier(columns(), tmp_path, weight_column="nothing")
+    with pytest.raises(ValueError, match="'nothing', and features .'w', 'x'."):
+        trained(made, np.arange(20) % 2)
+
+
+def test_metrics_may_use_forwarded_features(tmp_path):
+    plain = premade.LinearRegressor(columns(), tmp_path)
+    made = add_metrics(
+        forward_features(plain, "w"),
+        lambda predictions: {"mean_weight": tf.metrics.mean(predictions["w"])},
+    )
+    found = trained(made, X[:, 0])
+    assert found["mean_weight"] == pytest.approx(WEIGHTS.mean())

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, plain_session, values_of, weights
 
 from keras_tpu_estimator import export
-from keras_tpu_estimator.tf1.graph import sparse_lookups
+from keras_tpu_estimator.tf1.graph import lookups
 
 X = np.arange(8, dtype="float32").reshape(4, 2)
 # The ids of rows 1 and 3 are missing.
@@ -73,8 +73,8 @@ def test_sparse_ids_train_like_dense_ids(tmp_path, input_fn):
 
 
 def test_columns_are_padded_to_a_power_of_two():
-    assert [sparse_lookups.columns_for(n) for n in (0, 3, 4)] == [1, 4, 4]
-    padded = sparse_lookups.filled(np.array([[1], [2]]), -1, 2)
+    assert [lookups.columns_for(n) for n in (0, 3, 4)] == [1, 4, 4]
+    padded = lookups.filled(np.array([[1], [2]]), -1, 2)
     np.testing.assert_array_equal(padded, [[1, -1], [2, -1]])
 
 

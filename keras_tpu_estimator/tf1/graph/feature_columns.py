@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.graph.sparse_lookups import safe_lookup, weighed
+from keras_tpu_estimator.tf1.graph.lookups import safe_lookup, weighed
 
 MISSING = -1
 Function = Callable[..., Any]

@@ -10,9 +10,9 @@ from typing import Any
 
 from keras_tpu_estimator.tf1.graph import (
     feature_columns,
+    lookups,
     loop_bounds,
-    number_tables,
-    sparse_lookups,
+    partitions,
 )
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
@@ -165,12 +165,12 @@ def _tables_of_numbers() -> Iterator[None]:
             for each in ("_keys", "_values")
         )
         default = static_value(table.default_value)
-        pairs = number_tables.pairs_of(numbers, values, default)
+        pairs = lookups.pairs_of(numbers, values, default)
         is_dense = isinstance(keys, tf.Tensor) and keys.dtype == table.key_dtype
         if pairs is None or not is_dense:
             return original(table, keys, name)
         scope = name or f"{table.name}_Lookup"
-        return number_tables.found_in(pairs, keys, table.default_value, scope)
+        return lookups.found_in(pairs, keys, table.default_value, scope)
 
     with _replaced(owner, "lookup", lookup):
         yield
@@ -217,7 +217,7 @@ def _dense_columns() -> Iterator[None]:
             (
                 embedding_ops,
                 "embedding_lookup_sparse_impl",
-                sparse_lookups.combined_lookup,
+                lookups.combined_lookup,
             ),
         ):
             new = adapt(getattr(owner, name))
@@ -286,16 +286,16 @@ def whole_variables() -> Iterator[None]:
         store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
     ) -> Any:
         variable = original(store, *args, **kwargs)
-        sparse_lookups.note_partitions(variable, partitioner)
+        partitions.note_partitions(variable, partitioner)
         return variable
 
     name = "_embedding_lookup_and_transform"
-    look_up = sparse_lookups.looked_up_by_partition(getattr(embedding_ops, name))
+    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
     with contextlib.ExitStack() as stack:
         stack.enter_context(_replaced(store, "get_variable", get_variable))
         stack.enter_context(_replaced(embedding_ops, name, look_up))
         for name in ("create_slot", "create_slot_with_initializer"):
-            create = sparse_lookups.with_names_of_slots(getattr(slot_creator, name))
+            create = partitions.with_slot_names(getattr(slot_creator, name))
             stack.enter_context(_replaced(slot_creator, name, create))
         yield
 

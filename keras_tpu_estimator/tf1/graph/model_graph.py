@@ -12,9 +12,9 @@ from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.building import building
+from keras_tpu_estimator.tf1.graph.lookups import batches_of
 from keras_tpu_estimator.tf1.graph.scaffolds import GraphScaffold, scaffold_of
 from keras_tpu_estimator.tf1.graph.sparse_features import fed_for, placeholder_for
-from keras_tpu_estimator.tf1.graph.sparse_lookups import batches_of
 from keras_tpu_estimator.tf1.spec import Spec
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.graph.lookups import borders_of
 from keras_tpu_estimator.tf1.graph.sparse_features import SHAPE_NAME
-from keras_tpu_estimator.tf1.graph.sparse_lookups import borders_of
 from keras_tpu_estimator.tf1.host.host_sizes import (
     OF_SHAPES,
     SizeUse,

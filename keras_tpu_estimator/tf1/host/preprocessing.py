@@ -18,10 +18,10 @@ from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.graph.lookups import borders_of, columns_for, filled
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.graph.sparse_features import SparseArray
-from keras_tpu_estimator.tf1.graph.sparse_lookups import borders_of, columns_for, filled
 from keras_tpu_estimator.tf1.host import summaries
 from keras_tpu_estimator.tf1.host.graph_cut import part_of, table_initializers
 from keras_tpu_estimator.tf1.host.graph_partition import (

@@ -79,8 +79,8 @@ def mixed_tabs_in(error: str) -> str:
     if "inconsistent use of tabs" not in error:
         return ""
     return (
-        "Python 2: tabs and spaces mixed in the indentation. Run `expand -i -t 8 FILE`,"
-        " and then `2to3 -w FILE`, which comes with Python up to 3.12."
+        "Python 2: tabs and spaces mixed in the indentation. Run `expand -i -t 8 OLD "
+        "> NEW`, and then `2to3 -w NEW`, which comes with Python up to 3.12."
     )
 
 

@@ -315,15 +315,21 @@ def forward_features(
         sparse_default_values: The values of missing cells of sparse features, by key.
 
     Raises:
-        ValueError: In prediction, a feature is missing, or a prediction has its name.
+        ValueError: In evaluation or prediction, a feature is missing, or a prediction
+            has its name, or the predictions are no dict.
     """
     keys = [keys] if isinstance(keys, str) else keys
     defaults = sparse_default_values or {}
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
         spec = estimator.model_fn(features, labels, mode, config)
-        if mode != ModeKeys.PREDICT:
+        if mode == ModeKeys.TRAIN:
             return spec
+        if not isinstance(spec.predictions, Mapping):
+            raise ValueError(
+                "The predictions must be a dict. Received: "
+                f"{type(spec.predictions).__name__}. Return a dict from `model_fn`."
+            )
         chosen = list(features) if keys is None else keys
         wrong = [
             key for key in chosen if key not in features or key in spec.predictions
@@ -335,12 +341,11 @@ def forward_features(
                 f"{sorted(spec.predictions)}. Change `keys`."
             )
         added = {key: _dense(key, features[key], defaults.get(key)) for key in chosen}
-        outputs = {
-            name: PredictOutput({**output.tensors, **added})
-            if isinstance(output, PredictOutput)
-            else output
-            for name, output in (spec.export_outputs or {}).items()
-        }
+        outputs = dict(spec.export_outputs or {})
+        for name in ("predict", "serving_default"):
+            output = outputs.get(name)
+            if isinstance(output, PredictOutput):
+                outputs[name] = PredictOutput({**output.tensors, **added})
         return spec._replace(
             predictions={**spec.predictions, **added}, export_outputs=outputs or None
         )

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -110,18 +111,18 @@ class Head(abc.ABC):
             ValueError: The labels or weights are missing or have another shape.
         """
         del mode
-        numbers = self._numbers(_labels(labels, logits, self._label_dimension))
+        targets = self._numbers(_labels(labels, logits, self._label_dimension))
         if self.loss_fn is None:
-            losses = self._losses(numbers, logits)
+            losses = self._losses(targets, logits)
         else:
             has_features = "features" in argument_names(self.loss_fn)
             given = {"features": features} if has_features else {}
-            losses = self.loss_fn(labels=numbers, logits=logits, **given)
-        weights = _weights(features, self.weight_column, logits)
+            losses = self.loss_fn(labels=targets, logits=logits, **given)
+        weights = _weights(features, self.weight_column, logits, self._label_dimension)
         total = tf.losses.compute_weighted_loss(
             losses, weights, reduction=self.loss_reduction
         )
-        return LossSpec(total, losses, weights, numbers)
+        return LossSpec(total, losses, weights, targets)
 
     def create_estimator_spec(
         self,
@@ -132,8 +133,6 @@ class Head(abc.ABC):
         optimizer: Any = None,
         train_op_fn: Callable[[Any], Any] | None = None,
         regularization_losses: Sequence[Any] | None = None,
-        trainable_variables: Sequence[Any] | None = None,
-        update_ops: Sequence[Any] | None = None,
     ) -> EstimatorSpec:
         """Returns the spec of a `model_fn`.
 
@@ -145,10 +144,6 @@ class Head(abc.ABC):
             optimizer: A `tf.train.Optimizer` that minimizes the loss in TRAIN.
             train_op_fn: Returns the train op of a loss, in place of `optimizer`.
             regularization_losses: Losses to add.
-            trainable_variables: The variables that `optimizer` trains. `None` means
-                all.
-            update_ops: Operations to run with the train op. `None` means those of the
-                collection.
 
         Raises:
             ValueError: The labels, weights or logits have another shape, or not exactly
@@ -171,8 +166,7 @@ class Head(abc.ABC):
                         metrics[MetricKeys.LOSS_REGULARIZATION] = tf.metrics.mean(added)
                 named = {self._key(name): each for name, each in metrics.items()}
                 return EstimatorSpec(mode, predictions, total, eval_metric_ops=named)
-            train_op = _train_op(total, optimizer, train_op_fn, trainable_variables)
-            train_op = _with_updates(train_op, update_ops)
+            train_op = _train_op(total, optimizer, train_op_fn)
             mean = None
             if self.loss_reduction == SUM:
                 weights = loss.weights * tf.ones_like(loss.unreduced_loss)
@@ -266,7 +260,10 @@ class BinaryClassHead(_ClassHead):
         return 1
 
     def _numbers(self, labels: Any) -> Any:
-        return tf.cast(super()._numbers(labels), tf.float32)
+        ids = tf.cast(super()._numbers(labels), tf.float32)
+        # Devices ignore assertions. A label that is no class makes the loss NaN.
+        nan = tf.fill(tf.shape(ids), float("nan"))
+        return tf.where((ids >= 0) & (ids <= 1), ids, nan)
 
     def _losses(self, labels: Any, logits: Any) -> Any:
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -321,7 +318,7 @@ class MultiClassHead(_ClassHead):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.n_classes, int) or self.n_classes <= 2:
+        if not isinstance(self.n_classes, numbers.Integral) or self.n_classes <= 2:
             raise ValueError(
                 "`n_classes` must be an integer above 2. Received: "
                 f"{self.n_classes!r}. Use a binary head for two classes."
@@ -373,7 +370,8 @@ class RegressionHead(Head):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.label_dimension, int) or self.label_dimension < 1:
+        is_count = isinstance(self.label_dimension, numbers.Integral)
+        if not is_count or self.label_dimension < 1:
             raise ValueError(
                 "`label_dimension` must be a positive integer. Received: "
                 f"{self.label_dimension!r}. Pass the number of labels of an example."
@@ -452,8 +450,8 @@ def _logits(logits: Any, size: int) -> Any:
     return logits
 
 
-def _weights(features: Mapping[str, Any], column: Any, logits: Any) -> Any:
-    """Returns the weights of the examples with the rank of the logits, or 1.0."""
+def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -> Any:
+    """Returns the weights of examples or labels with the rank of the logits, or 1.0."""
     if column is None:
         return 1.0
     if isinstance(column, str):
@@ -463,13 +461,18 @@ def _weights(features: Mapping[str, Any], column: Any, logits: Any) -> Any:
             "`weight_column` must be the key of a feature, or a numeric column. "
             f"Received: {column!r}. Use tf.feature_column.numeric_column."
         )
+    if column.key not in features:
+        raise ValueError(
+            f"`weight_column` must be the key of a feature. Received: {column.key!r}, "
+            f"and features {sorted(features)}. Return the weights from input_fn."
+        )
     weights = features[column.key]
     if column.normalizer_fn is not None:
         weights = column.normalizer_fn(weights)
     weights = tf.cast(weights, tf.float32)
     if weights.shape.ndims == logits.shape.ndims - 1:
         weights = weights[..., None]
-    sizes = 1, logits.shape[-1]
+    sizes = 1, size
     if weights.shape.ndims != logits.shape.ndims or weights.shape[-1] not in sizes:
         raise ValueError(
             "Weights must have the shape [batch, ...] or [batch, ..., 1]. Received "
@@ -480,25 +483,17 @@ def _weights(features: Mapping[str, Any], column: Any, logits: Any) -> Any:
 
 
 def _train_op(
-    loss: Any,
-    optimizer: Any,
-    train_op_fn: Callable[[Any], Any] | None,
-    variables: Sequence[Any] | None,
+    loss: Any, optimizer: Any, train_op_fn: Callable[[Any], Any] | None
 ) -> Any:
-    """Returns the train op of exactly one of an optimizer and a function."""
+    """Returns the train op, with the updates of layers, such as moving averages."""
     if (optimizer is None) == (train_op_fn is None):
         raise ValueError(
             "Training needs either `optimizer` or `train_op_fn`. Received: "
             f"optimizer={optimizer!r}, train_op_fn={train_op_fn!r}. Pass one of them."
         )
     if train_op_fn is not None:
-        return train_op_fn(loss)
-    step = tf.train.get_global_step()
-    return optimizer.minimize(loss, global_step=step, var_list=variables)
-
-
-def _with_updates(train_op: Any, updates: Sequence[Any] | None) -> Any:
-    """Returns the train op with the updates of layers, such as moving averages."""
-    if updates is None:
-        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        train_op = train_op_fn(loss)
+    else:
+        train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     return tf.group(train_op, *updates) if updates else train_op

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -71,7 +72,7 @@ class _Network:
         columns: The feature columns.
         hidden_units: The number of units of each hidden layer.
         optimizer: An optimizer, its name, or a function that returns one.
-        activation: The activation of the hidden layers.
+        activation: The activation of the hidden layers, or its name in `tf.nn`.
         dropout: The probability with which training drops a unit.
         batch_norm: Whether hidden layers are normalized.
     """
@@ -79,7 +80,7 @@ class _Network:
     columns: tuple[Any, ...]
     hidden_units: tuple[int, ...]
     optimizer: Any = "Adagrad"
-    activation: Callable[[Any], Any] | None = tf.nn.relu
+    activation: Callable[[Any], Any] | str | None = tf.nn.relu
     dropout: float | None = None
     batch_norm: bool = False
 
@@ -91,7 +92,9 @@ class _Network:
         for number, hidden in enumerate(self.hidden_units):
             name = f"hiddenlayer_{number}"
             net = _dense(net, hidden, name)
-            if self.activation is not None:
+            if isinstance(self.activation, str):
+                net = getattr(tf.nn, self.activation)(net)
+            elif self.activation is not None:
                 net = self.activation(net)
             if self.dropout is not None and is_training:
                 net = tf.nn.dropout(net, rate=self.dropout)
@@ -247,7 +250,7 @@ def _combined_model_fn(
         return head.create_estimator_spec(
             features,
             mode,
-            sum(logits for logits, _ in parts.values()),
+            tf.add_n([logits for logits, _ in parts.values()]),
             labels,
             train_op_fn=train_op_fn,
         )
@@ -255,11 +258,53 @@ def _combined_model_fn(
     return model_fn
 
 
-def _class_head(n_classes: int, **options: Any) -> Head:
-    """Returns the head of two or more classes."""
-    if n_classes == 2:
+def _arguments(names: str) -> inspect.Signature:
+    """Returns a signature whose arguments have these names."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(n, kind) for n in names.split()])
+
+
+_NETWORK = (
+    "optimizer activation_fn dropout input_layer_partitioner config warm_start_from"
+    " loss_reduction batch_norm"
+)
+_LINEAR = "optimizer config partitioner warm_start_from loss_reduction sparse_combiner"
+_COMBINED = (
+    "model_dir linear_feature_columns linear_optimizer dnn_feature_columns"
+    " dnn_optimizer dnn_hidden_units dnn_activation_fn dnn_dropout"
+)
+_REST = (
+    "input_layer_partitioner config warm_start_from loss_reduction batch_norm"
+    " linear_sparse_combiner"
+)
+_CLASSES = "n_classes weight_column label_vocabulary"
+_NUMBERS = "label_dimension weight_column"
+_OF_HEADS = {*_CLASSES.split(), *_NUMBERS.split(), "loss_reduction"}
+
+
+class _WithHead(Estimator):
+    """An estimator that makes its head of some arguments.
+
+    Attributes:
+        __signature__: The arguments, in the order of `tf.estimator`.
+    """
+
+    __signature__: inspect.Signature
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        given = self.__signature__.bind_partial(*args, **kwargs).arguments
+        of_head = {name: given.pop(name) for name in _OF_HEADS & given.keys()}
+        of_head.setdefault("loss_reduction", SUM)
+        # The next class has a head.
+        super().__init__(head=self._head(of_head), **given)  # type: ignore[call-arg]
+
+    def _head(self, options: dict[str, Any]) -> Head:
+        if "label_dimension" in self.__signature__.parameters:
+            return RegressionHead(**options)
+        if options.get("n_classes", 2) != 2:
+            return MultiClassHead(**options)
+        options.pop("n_classes", None)
         return BinaryClassHead(**options)
-    return MultiClassHead(n_classes, **options)
 
 
 class DNNEstimator(Estimator):
@@ -284,7 +329,7 @@ class DNNEstimator(Estimator):
         batch_norm: bool = False,
     ):
         network = _Network(
-            tuple(feature_columns),
+            tuple(feature_columns or ()),
             tuple(hidden_units),
             optimizer,
             activation_fn,
@@ -299,50 +344,20 @@ class DNNEstimator(Estimator):
         )
 
 
-class DNNClassifier(DNNEstimator):
+class DNNClassifier(_WithHead, DNNEstimator):
     """A network of feature columns for two or more classes."""
 
-    def __init__(
-        self,
-        hidden_units: Iterable[int],
-        feature_columns: Iterable[Any],
-        model_dir: Any = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        *,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = _class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, hidden_units, feature_columns, model_dir, **options)
+    __signature__ = _arguments(
+        f"hidden_units feature_columns model_dir {_CLASSES} {_NETWORK}"
+    )
 
 
-class DNNRegressor(DNNEstimator):
+class DNNRegressor(_WithHead, DNNEstimator):
     """A network of feature columns for numbers."""
 
-    def __init__(
-        self,
-        hidden_units: Iterable[int],
-        feature_columns: Iterable[Any],
-        model_dir: Any = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        *,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, hidden_units, feature_columns, model_dir, **options)
+    __signature__ = _arguments(
+        f"hidden_units feature_columns model_dir {_NUMBERS} {_NETWORK}"
+    )
 
 
 class LinearEstimator(Estimator):
@@ -359,7 +374,7 @@ class LinearEstimator(Estimator):
         sparse_combiner: str = "sum",
         warm_start_from: Any = None,
     ):
-        linear = _Linear(tuple(feature_columns), optimizer, sparse_combiner)
+        linear = _Linear(tuple(feature_columns or ()), optimizer, sparse_combiner)
         super().__init__(
             _linear_model_fn(head, linear),
             model_dir,
@@ -368,48 +383,16 @@ class LinearEstimator(Estimator):
         )
 
 
-class LinearClassifier(LinearEstimator):
+class LinearClassifier(_WithHead, LinearEstimator):
     """A linear model of feature columns for two or more classes."""
 
-    def __init__(
-        self,
-        feature_columns: Iterable[Any],
-        model_dir: Any = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        *,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = _class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, feature_columns, model_dir, **options)
+    __signature__ = _arguments(f"feature_columns model_dir {_CLASSES} {_LINEAR}")
 
 
-class LinearRegressor(LinearEstimator):
+class LinearRegressor(_WithHead, LinearEstimator):
     """A linear model of feature columns for numbers."""
 
-    def __init__(
-        self,
-        feature_columns: Iterable[Any],
-        model_dir: Any = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        *,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, feature_columns, model_dir, **options)
+    __signature__ = _arguments(f"feature_columns model_dir {_NUMBERS} {_LINEAR}")
 
 
 class DNNLinearCombinedEstimator(Estimator):
@@ -453,41 +436,13 @@ class DNNLinearCombinedEstimator(Estimator):
         )
 
 
-class DNNLinearCombinedClassifier(DNNLinearCombinedEstimator):
+class DNNLinearCombinedClassifier(_WithHead, DNNLinearCombinedEstimator):
     """The sum of a linear model and a network, for two or more classes."""
 
-    def __init__(
-        self,
-        *args: Any,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = _class_head(
-            n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, *args, **options)
+    __signature__ = _arguments(f"{_COMBINED} {_CLASSES} {_REST}")
 
 
-class DNNLinearCombinedRegressor(DNNLinearCombinedEstimator):
+class DNNLinearCombinedRegressor(_WithHead, DNNLinearCombinedEstimator):
     """The sum of a linear model and a network, for numbers."""
 
-    def __init__(
-        self,
-        *args: Any,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        loss_reduction: str = SUM,
-        **options: Any,
-    ):
-        head = RegressionHead(
-            label_dimension=label_dimension,
-            weight_column=weight_column,
-            loss_reduction=loss_reduction,
-        )
-        super().__init__(head, *args, **options)
+    __signature__ = _arguments(f"{_COMBINED} {_NUMBERS} {_REST}")

@@ -1,109 +1,61 @@
-"""Lookups of sparse ids, whose cells the host turns into columns.
+"""Lookups without lookup tables and sparse tensors, which XLA lacks.
 
-XLA has no sparse tensors: the devices look up a matrix of ids, and weigh each of them.
-The host pads the matrix to a power of two columns, so that few compiled programs serve
-all batches.
+Devices compare keys with the constants of a table of numbers. For sparse ids, they look
+up a matrix of ids, and weigh each of them. The host makes the matrix, and pads it to a
+power of two columns, so that few compiled programs serve all batches.
 """
 
 import contextlib
 import contextvars
 import functools
-import inspect
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-# The attribute of variables with the number of partitions of their rows.
-_PARTITIONS = "_partitions_of_rows"
-
-
-def note_partitions(
-    variable: Any, partitioner: Callable[..., Sequence[int]] | None
-) -> None:
-    """Records on a variable how its rows would be partitioned."""
-    shape = variable.shape
-    if partitioner is None or not shape.rank or not shape.is_fully_defined():
-        return
-    dtype = variable.dtype.base_dtype
-    setattr(variable, _PARTITIONS, partitioner(shape=shape, dtype=dtype)[0])
-
-
-def looked_up_by_partition(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Adapts the function that all embedding lookups call."""
-
-    def look_up(
-        params: Any, ids: Any, partition_strategy: str = "mod", **settings: Any
-    ) -> Any:
-        return original(
-            params,
-            rows_of(params, ids, partition_strategy),
-            partition_strategy=partition_strategy,
-            **settings,
-        )
-
-    return look_up
-
-
-def with_names_of_slots(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Adapts a function that creates slots, so that TensorFlow's names are kept.
-
-    In a variable scope, TensorFlow cuts a slot's name off at the wrong place if a
-    partitioner made the variable: `dnn/w/t_0/Adagrad` is the slot of `dnn/w`.
-    """
-    import tensorflow.compat.v1 as tf
-
-    signature = inspect.signature(original)
-
-    def create(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        primary, scope = given.arguments["primary"], tf.get_variable_scope()
-        if not scope.name or not hasattr(primary, _PARTITIONS):
-            return original(*args, **kwargs)
-        part = f"{primary.op.name}/part_0/"
-        cut = f"{scope.name}/{part}{given.arguments['name']}"[len(part) :]
-        names = {each.op.name for each in tf.global_variables()}
-        numbered = (f"_{number}" if number else "" for number in itertools.count())
-        given.arguments["name"] = cut + next(
-            suffix
-            for suffix in numbered
-            if f"{primary.op.name}/{cut}{suffix}" not in names
-        )
-        root = tf.VariableScope(scope.reuse, use_resource=True)
-        with tf.variable_scope(root, auxiliary_name_scope=False):
-            return original(*given.args, **given.kwargs)
-
-    return create
-
-
-def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
-    """Returns the rows of ids in a variable without partitions.
-
-    They differ from `ids` only with several partitions and the strategy "mod".
-    """
-    import tensorflow as tf
-
-    if isinstance(params, list | tuple):
-        if len(params) != 1:
-            return ids
-        (params,) = params
-    partitions = getattr(params, _PARTITIONS, 1)
-    if partitions == 1 or partition_strategy == "div":
-        return ids
-    if partition_strategy != "mod":
-        raise ValueError(
-            '`partition_strategy` must be "mod" or "div". Received: '
-            f"{partition_strategy!r}. Leave it out for the default."
-        )
-    ids = tf.convert_to_tensor(ids)
-    # The first partitions have one more row if the rows do not divide evenly.
-    size, larger = divmod(params.shape.as_list()[0], partitions)
-    partition = ids % partitions
-    return partition * size + tf.minimum(partition, larger) + ids // partitions
-
+from keras_tpu_estimator.tf1.graph.partitions import rows_of
 
 MISSING = -1
+# Tensors that the host pads.
+_COLLECTION = "kte_borders"
+_batch_rows: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "rows", default=None
+)
+# Keys and values.
+_Pairs = tuple[np.ndarray, np.ndarray]
+
+
+def pairs_of(
+    keys: np.ndarray | None, values: np.ndarray | None, default: np.ndarray | None
+) -> _Pairs | None:
+    """Returns a table's pairs by key, if the keys are distinct constant integers."""
+    if keys is None or values is None or default is None or not keys.size:
+        return None
+    is_usable = (
+        keys.dtype.kind in "iu"
+        and values.dtype.kind in "biuf"
+        # TensorFlow refuses a table with two values for one key.
+        and np.unique(keys).size == keys.size
+    )
+    if not is_usable:
+        return None
+    order = np.argsort(keys)
+    return keys[order], values[order]
+
+
+def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:
+    """Returns the values of a tensor of keys, or the default value."""
+    import tensorflow as tf
+
+    keys, values = pairs
+    with tf.name_scope(name):
+        known = tf.constant(keys, wanted.dtype)
+        flat = tf.reshape(wanted, [-1])
+        places = tf.minimum(tf.searchsorted(known, flat), len(keys) - 1)
+        found = tf.gather(tf.constant(values, default.dtype), places)
+        is_known = tf.equal(tf.gather(known, places), flat)
+        result = tf.where(is_known, found, tf.fill(tf.shape(flat), default))
+        return tf.reshape(result, tf.shape(wanted))
 
 
 def combined_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,13 +194,6 @@ def _rows(segment_ids: Any) -> tuple[Any, int | None]:
         return rows, rows
     last = tf.reduce_max(tf.concat([[-1], tf.cast(segment_ids, tf.int32)], 0)) + 1
     return last, None
-
-
-# Tensors that the host pads.
-_COLLECTION = "kte_borders"
-_batch_rows: contextvars.ContextVar[int | None] = contextvars.ContextVar(
-    "rows", default=None
-)
 
 
 @contextlib.contextmanager
