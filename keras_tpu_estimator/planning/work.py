@@ -355,14 +355,28 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
 
 
 def _is_scattered(run: Run) -> bool:
-    """Returns whether a fusion keeps only the core's own part of a sum."""
+    """Returns whether a fusion keeps only the core's own parts of sums."""
     root = run.computation.root
-    return (
-        run.is_fused
-        and root is not None
-        and root.opcode == "dynamic-slice"
-        and root.operands[0] == run.instruction.name
+    if not run.is_fused or root is None:
+        return False
+    made = run.computation.by_name
+    # XLA can combine scatters, which then return a tuple.
+    is_tuple = root.opcode == "tuple" and root.operands
+    results = [made.get(name) for name in root.operands] if is_tuple else [root]
+    return all(
+        each is not None
+        and each.opcode == "dynamic-slice"
+        and _source(made, each.operands[0]) == run.instruction.name
+        for each in results
     )
+
+
+def _source(made: Mapping[str, hlo.Instruction], name: str) -> str:
+    """Returns the name of the instruction of which this may be an element."""
+    each = made.get(name)
+    if each is None or each.opcode != "get-tuple-element":
+        return name
+    return each.operands[0]
 
 
 def _operands_of(run: Run) -> tuple[ArrayType, ...]:

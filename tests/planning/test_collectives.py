@@ -127,6 +127,26 @@ def test_a_sliced_sum_is_a_reduce_scatter():
     assert found.sent == 2 * _BYTES * 7 / 8
 
 
+def test_combined_sliced_sums_are_a_reduce_scatter():
+    array, part, both = "bf16[16,128]", "bf16[2,128]", "(bf16[16,128], bf16[16,128])"
+    scattered = (
+        f"%all-reduce-scatter.1 (p: {array}) -> ({part}, {part}) {{\n"
+        f"  %p = {array} parameter(0)\n"
+        f"  %s = {both} all-reduce(%p, %p), channel_id=1\n"
+        "  %i = u32[] partition-id()\n"
+        f"  %a = {array} get-tuple-element(%s), index=0\n"
+        f"  %b = {array} get-tuple-element(%s), index=1\n"
+        f"  %c = {part} dynamic-slice(%a, %i, %i)\n"
+        f"  %d = {part} dynamic-slice(%b, %i, %i)\n"
+        f"  ROOT %t = ({part}, {part}) tuple(%c, %d)\n"
+        "}\n"
+    )
+    fusion = f"%f = ({part}, {part}) fusion(%x), calls=%all-reduce-scatter.1"
+    (found,) = _of(_X, fusion, others=scattered).values()
+    assert (found.kind, found.count) == ("reduce-scatter", 1)
+    assert found.total == 2 * _BYTES
+
+
 def test_collectives_of_loops_count_in_each_iteration():
     module = hlo.parse(recorded.LOOPS)
     parts = loops.split(module, steps=3)
