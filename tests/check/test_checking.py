@@ -582,6 +582,68 @@ if __name__ == "__main__":
     assert names(report, Verdict.REFUSED) == {}
 
 
+OBJECTS = """
+class Simulator:
+    def __init__(self):
+        self.session = tf.Session()
+
+    def hparams(self):
+        return Simulator()
+
+    def input_fn(self, params):
+        return tf.py_func(params)
+
+
+class Base:
+    def __init__(self, hparams):
+        self.hparams = hparams
+
+    def loss(self, features):
+        return self.body(features, self.hparams)
+
+
+class Network(Base):
+    def body(self, features, hparams):
+        return tf.random_gamma(features)
+
+
+class Rare:
+    def body(self, features):
+        return tf.reduce_sum(features)
+
+
+SIMULATOR = Simulator()
+MODEL = Network({})
+
+
+def model_fn(features, labels, mode, params):
+    if mode == "train":
+        loss = MODEL.loss(features)
+    if params["is_rare"]:
+        loss = Rare().body(features) + MODEL.body(features, {})
+    return tf.estimator.EstimatorSpec(mode, loss=loss)
+
+
+if __name__ == "__main__":
+    tf.estimator.Estimator(model_fn).train(SIMULATOR.input_fn)
+"""
+
+
+def test_methods_of_self_are_those_of_its_class(program) -> None:
+    report = program(HEAD + OBJECTS)
+    assert names(report, Verdict.REFUSED).keys() == {"tf.random_gamma"}
+
+
+@pytest.mark.parametrize("first", ["Rare().body(x)", "MODEL.body(x, {})"])
+def test_grades_do_not_depend_on_the_order_of_code(first, program) -> None:
+    added = f"    x = features\n    if params['is_small']:\n        {first}\n"
+    code = OBJECTS.replace("    if params[", f"{added}    if params[")
+    code = code.replace("Rare()", "Network({})")
+    found = program(HEAD + code).with_verdict(Verdict.REFUSED)
+    grades = {each.name: each.grade for each in found}
+    assert grades["tf.random_gamma"] is Grade.NEEDED
+
+
 FLAGGED = """
 from absl import app, flags
 

@@ -19,7 +19,13 @@ from keras_tpu_estimator.tf1_tools.check.conditions import (
     FlagsOn,
     condition_of,
 )
-from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
+from keras_tpu_estimator.tf1_tools.check.scopes import (
+    Families,
+    Found,
+    Scope,
+    bases_of,
+    canonical,
+)
 
 # Functions that call their arguments in a step.
 _CALLERS = (
@@ -68,6 +74,7 @@ class Reached:
     def __init__(
         self,
         program: Mapping[str, Scope],
+        families: Families,
         entries: Iterable[Scope] = (),
         in_steps: bool = False,
         objects: Mapping[Scope, Grade] | None = None,
@@ -81,6 +88,8 @@ class Reached:
         self.bodies: dict[Scope, Grade] = {}
         self.model_fns: set[Scope] = set()
         self._called_names: dict[str, Grade] = {}
+        self._own_names: dict[tuple[Scope, str], Grade] = {}
+        self._families = families
         self._waiting: list[tuple[Scope, Grade]] = []
         self._objects = objects or {}
 
@@ -199,22 +208,37 @@ class Reached:
             return  # An attribute of a module, such as `tf.train`, is no method.
         if node.attr.startswith("__"):
             return  # `super().__init__` refers to no other class.
-        if _is_self(node.value):
-            self._call_own(scope, node.attr, grade)
-        if self._raise(self._called_names, node.attr, grade):
-            for each, known in {**self._objects, **self.classes}.items():
-                self._call_methods(each, [node.attr], min(known, grade))
+        owner = _class_around(scope) if _is_self(node.value) else None
+        if owner is not None:
+            self._call_methods(owner, [node.attr], grade)
+            for each in self._families.of(owner):
+                if self._raise(self._own_names, (each, node.attr), grade):
+                    self._call_on_objects([each], node.attr, grade)
+        elif self._raise(self._called_names, node.attr, grade):
+            self._call_on_objects({*self._objects, *self.classes}, node.attr, grade)
 
-    def _call_own(self, scope: Scope, name: str, grade: Grade) -> None:
-        for outer in (scope, *_around(scope)):
-            if isinstance(outer.node, ast.ClassDef):
-                self._call_methods(outer, [name], grade)
-                return
+    def _call_on_objects(
+        self, classes: Iterable[Scope], name: str, grade: Grade
+    ) -> None:
+        for each in classes:
+            known = self._grade_of(each)
+            if known is not None:
+                self._call_methods(each, [name], min(known, grade))
+
+    def _grade_of(self, scope: Scope) -> Grade | None:
+        """Returns the grade of a class that has instances here or in all code."""
+        kinds = (self._objects, self.classes)
+        return max((each[scope] for each in kinds if scope in each), default=None)
 
     def _call_methods(self, scope: Scope, names: Iterable[str], grade: Grade) -> None:
         for node, inner in scope.children.items():
-            if is_function(node) and node.name in names:
+            if is_function(node) and node.name in names and self._follows(node):
                 self._waiting.append((inner, grade))
+
+    def _follows(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Returns `False` for functions that run on the host, whatever calls them."""
+        is_host = "metric" in node.name or is_named(node, "input_fn")
+        return not (self._in_steps and is_host)
 
     def _refer(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
         """Follows a function or class that an expression refers to."""
@@ -224,10 +248,8 @@ class Reached:
         inner = found.scope.children[found.node]
         if isinstance(found.node, ast.ClassDef):
             self._make_object(inner, grade)
-        elif self._in_steps and (
-            "metric" in found.node.name or is_named(found.node, "input_fn")
-        ):
-            return  # These run on the host, whatever calls them.
+        elif not self._follows(found.node):
+            return
         elif is_named(found.node, "model_fn", "input_fn"):
             self._waiting.append((inner, Grade.NEEDED))
         else:
@@ -236,15 +258,20 @@ class Reached:
     def _make_object(self, scope: Scope, grade: Grade) -> None:
         if not self._raise(self.classes, scope, grade):
             return
-        for base in getattr(scope.node, "bases", ()):
-            found = scope.meaning(base)
-            if isinstance(found, Found):
-                self._make_object(found.scope.children[found.node], grade)
+        if scope.parent is not None and isinstance(scope.node, ast.ClassDef):
+            for base in bases_of(scope.parent, scope.node):
+                self._make_object(base, grade)
         names = [each.name for each in filter(is_function, scope.children)]
         unnamed = [n for n in names if n.startswith("__") or n in _UNNAMED]
         self._call_methods(scope, unnamed, grade)
-        for name, known in [*self._called_names.items()]:
-            self._call_methods(scope, [name], min(grade, known))
+        known = self._grade_of(scope) or grade
+        for name in names:
+            for called in (
+                self._called_names.get(name),
+                self._own_names.get((scope, name)),
+            ):
+                if called is not None:
+                    self._call_methods(scope, [name], min(known, called))
 
     def _raise(self, grades: dict[Any, Grade], key: object, grade: Grade) -> bool:
         if grades.get(key, 0) >= grade:
@@ -292,6 +319,13 @@ def _around(scope: Scope) -> Iterator[Scope]:
         outer = outer.parent
 
 
+def _class_around(scope: Scope) -> Scope | None:
+    for each in (scope, *_around(scope)):
+        if isinstance(each.node, ast.ClassDef):
+            return each
+    return None
+
+
 def _is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
@@ -325,23 +359,24 @@ class RunningCode:
     def of(cls, program: Mapping[str, Scope], start: Scope | None) -> "RunningCode":
         """Follows a script from the file that is run, or from all files that can be."""
         entries = [start] if start else _started(program)
-        known = Reached(program, entries or program.values())
+        families = Families(program)
+        known = Reached(program, families, entries or program.values())
         known.add(entries or program.values())
         everywhere = [*_functions(program, "")]
         if not any(_is_started(entry) for entry in entries):
             # These are functions for other scripts, or functions of an estimator.
             named = [*_functions(program, "model_fn", "input_fn")]
             known.add(named or everywhere)
-        steps = Reached(program, in_steps=True, objects=known.classes)
+        steps = Reached(program, families, in_steps=True, objects=known.classes)
         model_fns = known.model_fns | {*_functions(program, "model_fn")}
         for scope in model_fns & known.bodies.keys():
             steps.add([scope])
         for scope in model_fns - known.bodies.keys():
             steps.add([scope], Grade.IN_BRANCH)
-        branches = Reached(program, in_steps=True, objects=known.classes)
+        branches = Reached(program, families, in_steps=True, objects=known.classes)
         for scope, grade in _branches(program, steps.grades):
             branches.add([scope], grade)
-        host_calls = Reached(program, in_steps=True, objects=known.classes)
+        host_calls = Reached(program, families, in_steps=True, objects=known.classes)
         for scope in _functions(program, "host_call", "host_call_fn"):
             grade = known.bodies.get(scope, Grade.IN_BRANCH)
             host_calls.add([scope], grade)

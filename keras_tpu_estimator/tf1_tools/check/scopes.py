@@ -206,6 +206,50 @@ def scopes_of(sources: tuple[Source, ...]) -> dict[str, Scope]:
     return program
 
 
+class Families:
+    """The classes of a script whose methods an object may have, by one of its classes.
+
+    An object of a class may be of a subclass, which has the methods of its other bases.
+    """
+
+    def __init__(self, program: Mapping[str, Scope]):
+        self._bases: dict[Scope, list[Scope]] = {}
+        self._subclasses: dict[Scope, list[Scope]] = {}
+        for module in program.values():
+            for scope, node in module.walk():
+                if isinstance(node, ast.ClassDef):
+                    self._add(scope.children[node], bases_of(scope, node))
+
+    def of(self, owner: Scope) -> set[Scope]:
+        """Returns a class, its subclasses, and the bases of all of them."""
+        return _closure(_closure({owner}, self._subclasses), self._bases)
+
+    def _add(self, owner: Scope, bases: list[Scope]) -> None:
+        self._bases[owner] = bases
+        for base in bases:
+            self._subclasses.setdefault(base, []).append(owner)
+
+
+def bases_of(scope: Scope, node: ast.ClassDef) -> list[Scope]:
+    """Returns the bases of a class that the script defines."""
+    found = [scope.meaning(each) for each in node.bases]
+    return [
+        each.scope.children[each.node]
+        for each in found
+        if isinstance(each, Found) and isinstance(each.node, ast.ClassDef)
+    ]
+
+
+def _closure(first: set[Scope], following: Mapping[Scope, list[Scope]]) -> set[Scope]:
+    known = {*first}
+    waiting = [*first]
+    while waiting:
+        new = {*following.get(waiting.pop(), ())} - known
+        known |= new
+        waiting += new
+    return known
+
+
 def _bound(node: ast.AST, source: Source) -> Iterator[tuple[str, Binding]]:
     """Yields the bindings of a node, without those of its children."""
     if isinstance(node, ast.Import):
