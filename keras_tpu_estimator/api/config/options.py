@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_estimator.base.common.field_checks import did_you_mean, is_int, is_number
 from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
 
 
 def is_anything(value: object) -> bool:
@@ -106,6 +107,34 @@ def without_effect(
     return option(default, is_valid, expected, (default, *unread))
 
 
+class Unset:
+    """A default `value` that differs from the same value set by the caller."""
+
+    def __init__(self, value: float | None) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class Kept:
+    """The class attribute that `super()` finds instead of a field."""
+
+    def __init__(self, name: str, default: object):
+        self._name = name
+        self._default = default
+
+    def __get__(self, config: object, owner: type) -> Any:
+        if config is None:
+            return self._default
+        return vars(config).get(self._name, self._default)
+
+
+def keep(name: str, config: object, value: object) -> None:
+    """Stores the value of a field where `Kept` finds it."""
+    vars(config)[name] = value.value if isinstance(value, Unset) else value
+
+
 def _options(config: Any) -> dict[str, Option]:
     """Returns the facts about the fields by name, in their order; fields that
     `RunConfig` itself converts and checks have none.
@@ -134,6 +163,25 @@ def check_one_interval(steps: object, secs: object) -> None:
             f"`save_checkpoints_secs`. Received: {steps} and {secs}. Set one "
             "of them."
         )
+
+
+def cleared_interval(kwargs: Mapping[str, object]) -> dict[str, None]:
+    """Returns the name of the interval that a new one replaces."""
+    by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
+    for given, other in ((by_steps, by_secs), (by_secs, by_steps)):
+        if kwargs.get(given) is not None and kwargs.get(other) is None:
+            return {other: None}
+    return {}
+
+
+def agreed_dir(given: PathLike | None, of_task: PathLike | None) -> PathLike | None:
+    """Returns the directory that the constructor and TF_CONFIG agree on."""
+    if given and of_task and given != of_task:
+        raise ValueError(
+            "`model_dir` must be the same in RunConfig and in TF_CONFIG. "
+            f"Received: {given!r} and {of_task!r}. Set one of them."
+        )
+    return given or of_task
 
 
 def check_cluster(cluster: object, master: object, session_config: object) -> None:

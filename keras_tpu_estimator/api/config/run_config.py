@@ -8,9 +8,13 @@ from typing import Any
 
 from keras_tpu_estimator.api.config.options import (
     ChosenWriters,
+    Kept,
+    Unset,
+    agreed_dir,
     check_cluster,
     check_fields,
     check_one_interval,
+    cleared_interval,
     is_bool,
     is_count,
     is_layout_map,
@@ -18,6 +22,7 @@ from keras_tpu_estimator.api.config.options import (
     is_one_of,
     is_positive,
     is_session_config,
+    keep,
     option,
     set_without_effect,
     takes_op,
@@ -44,18 +49,8 @@ _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
 
 
-class _Unset:
-    """A default `value` that differs from the same value set by the caller."""
-
-    def __init__(self, value: float | None) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
-_UNSET_STEPS: Any = _Unset(None)
-_UNSET_SECS: Any = _Unset(_DEFAULT_SAVE_SECS)
+_UNSET_STEPS: Any = Unset(None)
+_UNSET_SECS: Any = Unset(_DEFAULT_SAVE_SECS)
 
 
 @suggesting
@@ -317,15 +312,14 @@ class RunConfig:
         for name, own in list(vars(cls).items()):
             is_field = name in RunConfig.__dataclass_fields__
             if is_field and isinstance(own, property) and own.fset is None:
-                keep = functools.partial(_keep, name)
-                setattr(cls, name, own.setter(keep))
+                setattr(cls, name, own.setter(functools.partial(keep, name)))
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster, self.master, self.session_config)
-        self._set("_task", _read_task())
+        self._set("_task", starting.read_task())
         self._set_interval()
         self._settle()
-        self._set("model_dir", _agreed_dir(self.model_dir, self._task))
+        self._set("model_dir", agreed_dir(self.model_dir, self._task.model_dir))
         # This comes before the fields of TF_CONFIG are set, because the user's code did
         # not write those.
         unread = set_without_effect(self)
@@ -396,7 +390,7 @@ class RunConfig:
         RunConfig(save_checkpoints_steps=0, save_checkpoints_secs=None)
         """
         _check_replaceable(kwargs)
-        values = kwargs | _cleared_interval(kwargs)
+        values = kwargs | cleared_interval(kwargs)
         new = copy.deepcopy(self)
         for name, value in values.items():
             object.__setattr__(new, name, value)
@@ -469,26 +463,9 @@ class RunConfig:
         self._set("evaluation_master", evaluation)
 
 
-class _Kept:
-    """The class attribute that `super()` finds instead of a field."""
-
-    def __init__(self, name: str, default: object):
-        self._name = name
-        self._default = default
-
-    def __get__(self, config: RunConfig | None, owner: type) -> Any:
-        if config is None:
-            return self._default
-        return vars(config).get(self._name, self._default)
-
-
-def _keep(name: str, config: RunConfig, value: object) -> None:
-    vars(config)[name] = value.value if isinstance(value, _Unset) else value
-
-
 for _field in dataclasses.fields(RunConfig):
     if _field.init:
-        setattr(RunConfig, _field.name, _Kept(_field.name, _field.default))
+        setattr(RunConfig, _field.name, Kept(_field.name, _field.default))
 
 
 def set_fields(config: RunConfig) -> dict[str, Any]:
@@ -519,28 +496,6 @@ def _settled_defaults() -> dict[str, object]:
     }
 
 
-def _read_task() -> Task:
-    """Reads this process's place in the cluster.
-
-    Addresses are checked only when the cluster is joined, because scripts that only
-    read them may have a placeholder such as `host0:0`.
-    """
-    task = Task.from_environment()
-    if task.cluster_spec:
-        return task
-    return Task.from_environment(starting.known_cluster())
-
-
-def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:
-    """Returns the directory that the constructor and TF_CONFIG agree on."""
-    if given and task.model_dir and given != task.model_dir:
-        raise ValueError(
-            "`model_dir` must be the same in RunConfig and in TF_CONFIG. "
-            f"Received: {given!r} and {task.model_dir!r}. Set one of them."
-        )
-    return given or task.model_dir
-
-
 def _check_replaceable(names: Iterable[str]) -> None:
     allowed = [name for name in _settled_defaults() if name not in _NOT_REPLACEABLE]
     for name in names:
@@ -550,12 +505,3 @@ def _check_replaceable(names: Iterable[str]) -> None:
                 f"some of {allowed}.{did_you_mean(name, allowed)} Make a new "
                 "RunConfig."
             )
-
-
-def _cleared_interval(kwargs: Mapping[str, object]) -> dict[str, None]:
-    """Returns the name of the interval that a new one replaces."""
-    by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
-    for given, other in ((by_steps, by_secs), (by_secs, by_steps)):
-        if kwargs.get(given) is not None and kwargs.get(other) is None:
-            return {other: None}
-    return {}

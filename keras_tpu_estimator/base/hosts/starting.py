@@ -15,6 +15,7 @@ from keras_tpu_estimator.base.hosts import (
 )
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.hosts.this_process import Alone, Waiting
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -132,6 +133,16 @@ def known_cluster() -> Cluster:
     server defines. In a child process, it returns that of the parent.
     """
     return this_process.known_place() or detection.read_cluster()
+
+
+def read_task() -> Task:
+    """Reads this process's place in the cluster.
+
+    Addresses are checked only when the cluster is joined, because scripts that only
+    read them may have a placeholder such as `host0:0`.
+    """
+    task = Task.from_environment()
+    return task if task.cluster_spec else Task.from_environment(known_cluster())
 
 
 def _check_same(settled: Membership | Alone | Waiting, given: Cluster | None) -> None:
