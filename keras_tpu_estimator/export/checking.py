@@ -78,7 +78,7 @@ class FirstRequest:
         cannot be loaded or run, or if its results differ.
         """
         trials = [
-            _trial(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
+            _test_run(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
             for i, (graph, tag_sets) in enumerate(graphs)
             for j, tags in enumerate(tag_sets)
         ]
@@ -111,7 +111,7 @@ class FirstRequest:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trial:
+class _TestRun:
     """The request for the test of one metagraph, and its inputs with JAX's results.
 
     `lines` returns the user's lines that make the outputs.
@@ -143,7 +143,7 @@ class _Trial:
         return zip(self.case["requests"], self.requests, strict=True)
 
 
-def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
+def _test_run(graph: ServingGraph, tags: Sequence[str], path: str) -> _TestRun:
     # A graph with several sets of tags is loaded for each, but run only once.
     is_run = path.endswith(".0")
     requests = graph.model.trial if is_run else ()
@@ -154,7 +154,7 @@ def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
         "fetches": graph.outputs if is_run else [],
         "results": graph.results if is_run else [],
     }
-    return _Trial(case, requests, graph.model.lines)
+    return _TestRun(case, requests, graph.model.lines)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ class LoadedModel:
 
     def step(self, features: Sequence[jax.ShapeDtypeStruct]) -> Step:
         """Returns the step for other shapes of the flat features."""
-        inputs = self._nest(features)
+        inputs = self._in_tree(features)
         rows = jax.ShapeDtypeStruct((batch_size(inputs),), bool)
         example = BatchLayout().step_input(inputs, rows)
         return self.program.step(ModeKeys.PREDICT, example)
@@ -78,7 +78,7 @@ class LoadedModel:
         def function(
             values: AnyArraysByPath, features: Sequence[TensorLike]
         ) -> tuple[PyTree, AnyArraysByPath]:
-            inputs = _inputs(self._nest(features))
+            inputs = _inputs(self._in_tree(features))
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
             # The dict is sorted by name, as TensorFlow flattens it.
@@ -106,7 +106,7 @@ class LoadedModel:
         )
         return [place.line if place else None for place in found]
 
-    def _nest(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> PyTree:
+    def _in_tree(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> PyTree:
         return jax.tree.unflatten(jax.tree.structure(self.features), features)
 
 
@@ -117,11 +117,11 @@ def load_model(
     features: PyTree,
 ) -> LoadedModel:
     """Traces a model, reads its values, and runs it on samples of `FeatureSpec`s."""
-    specs, nest = jax.tree.flatten(features)
+    specs, tree = jax.tree.flatten(features)
     samples, *others = shapes.samples(specs)
     distributed = DistributedProgram(program)
     step = distributed.prepare(
-        ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
+        ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(tree, samples))
     )
     try:
         with Runtime.of(distributed).values.borrowed(step, checkpoint) as values:

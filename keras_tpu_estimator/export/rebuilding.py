@@ -107,7 +107,7 @@ def rebuild(
             "random numbers and counters in mode 'infer', or use "
             "RunConfig(export_backend='jax')."
         )
-    leaves, nest = jax.tree.flatten(loaded.features)
+    leaves, tree = jax.tree.flatten(loaded.features)
     specs = [
         dataclasses.replace(spec, name=f"feature_{number}")
         for number, spec in enumerate(leaves)
@@ -115,7 +115,7 @@ def rebuild(
     with (options or TraceOptions()).scope(), operation_lines() as lines:
         model = symbolic_model(
             loaded.served,
-            jax.tree.unflatten(nest, specs),
+            jax.tree.unflatten(tree, specs),
             arrange=jax.tree.leaves,
         )
     set_weights(model, loaded.known)

@@ -46,16 +46,16 @@ _DEVICE_BYTES = 4
 _OF_EXAMPLES = ("classify", "regress")
 
 
-def components(nest: PyTree) -> list["tf.Tensor"]:
+def components(tree: PyTree) -> list["tf.Tensor"]:
     """Returns the dense tensors in a pytree, including the parts of sparse tensors.
 
     Keys of dicts may have several types, which neither JAX nor TensorFlow can sort.
     """
     import tensorflow as tf
 
-    if isinstance(nest, Mapping):
-        return [each for value in nest.values() for each in components(value)]
-    return list(tf.nest.flatten(nest, expand_composites=True))
+    if isinstance(tree, Mapping):
+        return [each for value in tree.values() for each in components(value)]
+    return list(tf.nest.flatten(tree, expand_composites=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def build_graph(
     with graph.as_default():
         receiver = checked_receiver(receiver_fn(), kinds)
         _check_sortable(receiver.features)
-        paths, nest = jax.tree_util.tree_flatten_with_path(
+        paths, tree = jax.tree_util.tree_flatten_with_path(
             receiver.inputs, is_leaf=tf.is_tensor
         )
         tensors = [dense(tensor) for _, tensor in paths]
@@ -103,7 +103,7 @@ def build_graph(
         # Each feature can be fed separately, even if two are the same tensor.
         features = [tf.identity(tensor) for tensor in tensors]
         check_fed(features, receiver.receiver_tensors, "the features")
-        model = model_for(jax.tree.unflatten(nest, specs))
+        model = model_for(jax.tree.unflatten(tree, specs))
         if isinstance(model, RebuiltModel):
             _warn_of_clipping(receiver, tensors, specs)
         variables = make_variables(model.values)

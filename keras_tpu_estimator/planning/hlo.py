@@ -236,7 +236,7 @@ class Module:
     aliased: frozenset[int]
 
     @functools.cached_property
-    def homes(self) -> dict[str, Computation]:
+    def computation_of(self) -> dict[str, Computation]:
         """The computation of each instruction, by the instruction's name."""
         return {
             instruction.name: computation

@@ -123,8 +123,8 @@ def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, He
         for array in (module and module.parameters) or ()
     }
     return {
-        kind: total([_held(leaf, padded) for leaf in jax.tree.leaves(nest)])
-        for kind, nest in arguments.items()
+        kind: total([_held(leaf, padded) for leaf in jax.tree.leaves(tree)])
+        for kind, tree in arguments.items()
     }
 
 

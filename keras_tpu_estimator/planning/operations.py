@@ -75,7 +75,7 @@ class _Place:
 def _before(module: Module, place: _Place) -> _Place | None:
     """Returns the previous location of a value, or `None` if it is unknown."""
     each, elements = place.instruction, place.elements
-    home = module.homes.get(each.name)
+    home = module.computation_of.get(each.name)
     if home is None:
         return None
     if each.opcode == "parameter":
@@ -101,7 +101,7 @@ def _operand(
     number: int,
     elements: tuple[int, ...],
 ) -> _Place | None:
-    home: Computation | None = module.homes.get(instruction.name)
+    home: Computation | None = module.computation_of.get(instruction.name)
     if home is None or number >= len(instruction.operands):
         return None
     made = home.by_name.get(instruction.operands[number])

@@ -151,7 +151,7 @@ class EveryFewSteps:
         if not self._every or not is_due:
             return contextlib.nullcontext()
         self._last = number
-        return recording.GoingTo(ToWriters(self._writer), None, self._writer.flush)
+        return recording.AsDefault(ToWriters(self._writer), None, self._writer.flush)
 
 
 class LastOfAll(recording.Sink):
@@ -163,7 +163,7 @@ class LastOfAll(recording.Sink):
     def at(self, number: int) -> contextlib.AbstractContextManager[Any]:
         """Receives the summaries of one call."""
         del number
-        return recording.GoingTo(self, None, lambda: None)
+        return recording.AsDefault(self, None, lambda: None)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Replaces the stored summary of a tag."""

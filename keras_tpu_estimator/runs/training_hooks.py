@@ -131,7 +131,7 @@ def _attach(
     validation.check_listeners(listeners, is_saving=bool(savers))
     for index, saver in enumerate(savers):
         # The other savers drop the listeners of an earlier call.
-        saver.tell_also(() if index else listeners)
+        saver.set_listeners(() if index else listeners)
 
 
 # The names in the log, `metrics.jsonl` and the event file besides the metrics.
@@ -289,7 +289,7 @@ class TrainingSession(Session):
         if wait:
             self._saver.wait()
 
-    def whence_nan(self) -> str:
+    def explain_nan(self) -> str:
         """Returns the known facts about the first NaN of the last run, as a text."""
         facts = []
         step = self._loop_state.first_nan_step()

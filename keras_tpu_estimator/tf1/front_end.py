@@ -11,7 +11,7 @@ import jax
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
-from keras_tpu_estimator.base.common.waiting import tell
+from keras_tpu_estimator.base.common.waiting import announce
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
@@ -143,7 +143,7 @@ class TF1Program:
 
     def _model(self, mode: str, example: StepInput) -> ModelGraph:
         """The graph for inputs of this shape."""
-        tell(f"Calling model_fn for mode {mode!r}")
+        announce(f"Calling model_fn for mode {mode!r}")
         if isinstance(example.features, batch.Hosted):
             features, _ = example.of_one_call()
             return features.part.model(features.tensors)

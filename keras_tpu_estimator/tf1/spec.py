@@ -279,15 +279,15 @@ def _scalar(loss: Any) -> Any:
     return loss if loss.shape.rank == 0 else tf.reshape(loss, ())
 
 
-def _as_tensors(name: str, nest: Any) -> Any:
+def _as_tensors(name: str, tree: Any) -> Any:
     """Converts variables and numbers to tensors of the graph."""
-    if isinstance(nest, Mapping):
+    if isinstance(tree, Mapping):
         return {
-            key: _as_tensor(f"{name}[{key!r}]", value) for key, value in nest.items()
+            key: _as_tensor(f"{name}[{key!r}]", value) for key, value in tree.items()
         }
-    if isinstance(nest, list | tuple):
-        return [_as_tensor(f"{name}[{i}]", v) for i, v in enumerate(nest)]
-    return _as_tensor(name, nest)
+    if isinstance(tree, list | tuple):
+        return [_as_tensor(f"{name}[{i}]", v) for i, v in enumerate(tree)]
+    return _as_tensor(name, tree)
 
 
 def _host_arguments(name: str, arguments: Any) -> Any:

@@ -33,7 +33,7 @@ def terminal(monkeypatch):
 def test_message_is_shown_and_cleared(terminal, caplog):
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     with waiting.Waiting(is_shown=True):
-        waiting.tell("Compiling")
+        waiting.announce("Compiling")
     assert terminal.getvalue() == f"{GONE}Compiling ...{GONE}"
     assert caplog.messages == ["Compiling."]
 
@@ -45,9 +45,9 @@ def test_message_is_cleared_after_an_error(terminal):
 
 
 def test_nothing_is_shown_unless_enabled(terminal):
-    waiting.tell("Compiling")
+    waiting.announce("Compiling")
     with waiting.Waiting():
-        waiting.tell("Compiling")
+        waiting.announce("Compiling")
     assert terminal.getvalue() == ""
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_shown_without_a_terminal(monkeypatch, stderr):
     streams = types.SimpleNamespace(stderr=stderr)
     monkeypatch.setattr(waiting, "sys", streams)
     with waiting.Waiting(is_shown=True), waiting.showing("Importing ..."):
-        waiting.tell("Compiling")
+        waiting.announce("Compiling")
     assert stderr is None or stderr.getvalue() == ""
 
 

@@ -108,7 +108,7 @@ def test_each_cell_and_call_has_one_line(places):
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_line_is_shown_during_a_long_run(places, is_shown):
     with waiting.Waiting(is_shown):
-        waiting.tell("Compiling")
+        waiting.announce("Compiling")
     notebook.clear()  # Nothing remains to be cleared.
     told = [text for place in places.made for text in texts(place)]
     assert told == (["Compiling ...", ""] if is_shown else [])

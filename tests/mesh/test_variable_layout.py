@@ -68,7 +68,7 @@ def test_large_variables_are_split_by_default(shape, axes):
     ],
 )
 def test_replicas_share_slots(path, shape, axes):
-    shared = layout(slots_are_shared=True)
+    shared = layout(optimizer_is_sharded=True)
     assert shared.axes("slot", shape, path) == axes
     assert "batch" not in shared.axes(path, shape)
 

@@ -103,7 +103,7 @@ def test_operations_as_text():
 )
 def test_copies_have_the_name_of_their_origin(name, shown):
     module = hlo.parse(recorded.entry(*_ORIGINS_ENTRY, others=_ORIGINS_LOOP))
-    instruction = module.homes[name].by_name[name]
+    instruction = module.computation_of[name].by_name[name]
     assert str(operations.within(module, instruction)) == shown
 
 

@@ -116,7 +116,7 @@ class CallbackHook(LoopHook):
         self.steps_per_epoch = steps_per_epoch
         # This also holds if a subclass allows it.
         self.allows_run_ahead = type(self).allows_run_ahead and all(
-            getattr(each, "allows_run_ahead", not _hears_of_runs(each))
+            getattr(each, "allows_run_ahead", not _has_run_methods(each))
             for each in self.callbacks
         )
         self._resumed: Mapping[str, Any] | None = None
@@ -140,7 +140,7 @@ class CallbackHook(LoopHook):
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the ends of epochs; all steps if a callback acts on runs."""
         every = self.steps_per_epoch
-        if every is None or self._hears_of_runs:
+        if every is None or self._has_run_methods:
             return super().run_ends(start)
         return itertools.count(start - start % every + every, every)
 
@@ -174,20 +174,20 @@ class CallbackHook(LoopHook):
             for callback in self._called:
                 callback.set_params(self._params)
                 callback.set_model(self._live.model)
-            self._tell("begin", {})
+            self._notify("begin", {})
         if self._epochs.is_open:
             # The epoch began before the checkpoint, which contains its
             # assignments.
             with self._live.without_edits(), self._live:
-                self._tell_epoch("begin", self._epochs.number, {})
+                self._notify_epoch("begin", self._epochs.number, {})
 
     def start_run(self) -> None:
         """Begins a batch, and an epoch if the last one has ended."""
         self._start = self._live.step if self._trains else self._runs
         with self._live:
             if self._trains and not self._epochs.is_open:
-                self._tell_epoch("begin", self._epochs.begin(self._start), {})
-            self._tell("batch_begin", self._batch(self._start), {})
+                self._notify_epoch("begin", self._epochs.begin(self._start), {})
+            self._notify("batch_begin", self._batch(self._start), {})
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -197,10 +197,10 @@ class CallbackHook(LoopHook):
         logs = self._live.logs_of_run()
         self._runs += 1
         end = self._live.step if self._trains else self._runs
-        if not self._trains or self._hears_of_runs:
+        if not self._trains or self._has_run_methods:
             self._logs = logs() | self._metrics.result()
             with self._live:
-                self._tell("batch_end", self._batch(end - 1), dict(self._logs))
+                self._notify("batch_end", self._batch(end - 1), dict(self._logs))
         if self._trains:
             self._epochs.count(logs, end - self._start)
             if self._epochs.is_over(end):
@@ -214,12 +214,12 @@ class CallbackHook(LoopHook):
         if self._trains and self._epochs.is_open and not is_resumed:
             self._end_epoch(is_last=True)
         with self._files, self._live:
-            self._tell("end", self._last_logs())
+            self._notify("end", self._last_logs())
 
     @property
-    def _hears_of_runs(self) -> bool:
+    def _has_run_methods(self) -> bool:
         # Some callbacks only start to record once an epoch has begun.
-        return any(map(_hears_of_runs, self.callbacks))
+        return any(map(_has_run_methods, self.callbacks))
 
     @property
     def _trains(self) -> bool:
@@ -249,18 +249,18 @@ class CallbackHook(LoopHook):
         if is_last:  # Training may end earlier than planned.
             self._params["epochs"] = epoch + 1
         with self._live:
-            self._tell_epoch("end", epoch, dict(self._logs))
+            self._notify_epoch("end", epoch, dict(self._logs))
 
-    def _tell(self, event: str, *args: Any) -> None:
+    def _notify(self, event: str, *args: Any) -> None:
         for callback in self._called:
             getattr(callback, f"on_{self._calls.name}_{event}")(*args)
 
-    def _tell_epoch(self, event: str, *args: Any) -> None:
+    def _notify_epoch(self, event: str, *args: Any) -> None:
         for callback in self._called:
             getattr(callback, f"on_epoch_{event}")(*args)
 
 
-def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
+def _has_run_methods(callback: keras.callbacks.Callback) -> bool:
     """Returns whether a callback overrides a method around runs of training."""
     return any(
         getattr(getattr(callback, name), "__func__", None)

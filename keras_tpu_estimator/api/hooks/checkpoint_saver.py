@@ -129,7 +129,7 @@ class CheckpointSaverHook(LoopHook):
         self._listeners = _each_once(self._own_listeners)
         self._is_interrupted = False
 
-    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+    def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """Sets additional listeners, which replace those of an earlier call."""
         self._listeners = _each_once((*self._own_listeners, *listeners))
 

@@ -31,7 +31,7 @@ Resuming: TypeAlias = Callable[
 ]
 
 
-def _afresh(
+def _no_context(
     hook: SessionRunHook,
 ) -> contextlib.AbstractContextManager[None]:
     """Returns a context that does nothing."""
@@ -77,7 +77,7 @@ class HookList:
         for hook in self.hooks:
             hook.begin()
 
-    def after_create_session(self, resuming: Resuming = _afresh) -> None:
+    def after_create_session(self, resuming: Resuming = _no_context) -> None:
         """Calls every hook's `after_create_session` in the context that `resuming`
         returns for the hook.
         """

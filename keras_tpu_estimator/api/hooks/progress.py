@@ -123,7 +123,7 @@ class NotebookProgress:
         self._clock = clock
         self._began = self._shown = self._clock()
         self._first: tuple[int, float] | None = None
-        display(notebook.Line(self._told(0), 0.0 if steps else None))
+        display(notebook.Line(self._progress(0), 0.0 if steps else None))
 
     def show(self, step: int, loss: LossNow, is_end: bool = False) -> None:
         """Updates the line if it is old; always shows the last step."""
@@ -141,22 +141,22 @@ class NotebookProgress:
 
     def _move_on(self, made: int, loss: LossNow, now: float, is_end: bool) -> None:
         self._shown = now
-        told = [self._told(made)]
+        parts = [self._progress(made)]
         if loss is not None:
-            told.append(f"loss {loss():.4g}")
+            parts.append(f"loss {loss():.4g}")
         rate = self._rate(made, now)
         if rate:
-            told.append(f"{_number(rate)} steps/s")
+            parts.append(f"{_number(rate)} steps/s")
             if self._batch_size:
-                told.append(f"{_number(rate * self._batch_size)} examples/s")
+                parts.append(f"{_number(rate * self._batch_size)} examples/s")
         if is_end:
-            told.append(f"{_duration(now - self._began)} in total")
+            parts.append(f"{_duration(now - self._began)} in total")
         elif rate and self._steps:
-            told.append(f"{_duration((self._steps - made) / rate)} left")
+            parts.append(f"{_duration((self._steps - made) / rate)} left")
         done = made / self._steps if self._steps else None
-        self._display(notebook.Line(", ".join(told), done))
+        self._display(notebook.Line(", ".join(parts), done))
 
-    def _told(self, made: int) -> str:
+    def _progress(self, made: int) -> str:
         step = self._start + made
         if not self._steps:
             return f"{self._unit} {step}"

@@ -253,7 +253,7 @@ class Session:
         """The global step to stop at, or `None` if unknown."""
         return None
 
-    def whence_nan(self) -> str:
+    def explain_nan(self) -> str:
         """Returns a sentence about the first NaN of the last run.
 
         Returns:

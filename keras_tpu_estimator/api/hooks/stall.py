@@ -84,15 +84,15 @@ def print_stacks(why: str) -> None:
     # All frames are read in one call, because running threads continue meanwhile.
     stacks = {ident: _walked(frame) for ident, frame in frames.items()}
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    told = [f"{why} The stacks of all threads, the innermost call last:"]
+    text = [f"{why} The stacks of all threads, the innermost call last:"]
     for ident, stack in stacks.items():
         if ident == threading.get_ident():
             continue
         thread = threads.get(ident)
-        told.append(f"Thread {thread.name if thread else ident}:")
+        text.append(f"Thread {thread.name if thread else ident}:")
         lines = traceback.StackSummary.extract(stack).format()
-        told.append("".join(lines).rstrip())
-    sys.stderr.write("\n".join(told) + "\n")
+        text.append("".join(lines).rstrip())
+    sys.stderr.write("\n".join(text) + "\n")
     sys.stderr.flush()
 
 

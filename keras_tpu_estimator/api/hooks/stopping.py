@@ -173,7 +173,7 @@ def _message(name: str, step: int, session: Session) -> str:
     return (
         f"NaN {name} during training. Expected a number at every step. "
         f"Received NaN in the run that ended at step {step}. "
-        f"{session.whence_nan()} Lower the learning rate, clip the gradients, "
+        f"{session.explain_nan()} Lower the learning rate, clip the gradients, "
         "or look for log(0) and 0/0 in the loss: RunConfig(debug_nans=True) "
         "finds the operation."
     )

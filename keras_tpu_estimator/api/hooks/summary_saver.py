@@ -254,7 +254,7 @@ class StepCounterHook(SessionRunHook):
         if self._timer.should_trigger_for_step(step):
             ago = run_context.session.seconds_since_run()
             self._end_interval(step, ago)
-        self._warn_if_standing(step)
+        self._warn_if_not_increased(step)
 
     def _end_interval(self, step: int, seconds_ago: float) -> None:
         """Logs the interval up to the completion of a step, if one is open."""
@@ -277,7 +277,7 @@ class StepCounterHook(SessionRunHook):
         for name, rate in rates.items():
             _logger.info("%s: %.6g", name, rate)
 
-    def _warn_if_standing(self, step: int) -> None:
+    def _warn_if_not_increased(self, step: int) -> None:
         if step == self._last_step and self._warnings < _MAX_WARNINGS:
             self._warnings += 1
             _logger.warning(
@@ -330,8 +330,8 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
         self._told_at = -math.inf
-        self._untold: dict[str, float] = {}
-        self._since_told = 0, 0.0
+        self._unlogged: dict[str, float] = {}
+        self._since_log = 0, 0.0
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -350,8 +350,8 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         """
         step = int(session.run("global_step"))
         self._end_interval(step, session.seconds_since_run())
-        if self._untold:
-            _logger.info(_line(self._untold))
+        if self._unlogged:
+            _logger.info(_line(self._unlogged))
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
@@ -359,11 +359,11 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         loss = float(self._session.run("loss"))
         numbers = self._report()
         rates = self._rates(elapsed_steps, elapsed_time)
-        told = {"loss": loss, "step": global_step} | numbers
+        logged = {"loss": loss, "step": global_step} | numbers
         if self._is_brief:
-            self._log_briefly(told, elapsed_steps, elapsed_time)
+            self._log_briefly(logged, elapsed_steps, elapsed_time)
         else:
-            _logger.info(_line(told))
+            _logger.info(_line(logged))
             self._log(rates)
         if self._reports is not None:
             self._reports.write_report(global_step, {"loss": loss} | numbers | rates)
@@ -374,19 +374,21 @@ class TrainingLogHook(StepCounterHook, LoopHook):
             rates["examples/sec"] = steps * self._batch_size / seconds
         return rates
 
-    def _log_briefly(self, told: dict[str, float], steps: int, seconds: float) -> None:
+    def _log_briefly(
+        self, logged: dict[str, float], steps: int, seconds: float
+    ) -> None:
         """Logs a line, or delays it until the next one or the end."""
         steps, seconds = (
-            self._since_told[0] + steps,
-            self._since_told[1] + seconds,
+            self._since_log[0] + steps,
+            self._since_log[1] + seconds,
         )
-        self._since_told = steps, seconds
-        self._untold = told | self._rates(steps, seconds)
+        self._since_log = steps, seconds
+        self._unlogged = logged | self._rates(steps, seconds)
         now = self._clock()
         if now >= self._told_at + _BRIEF_SECS:
-            _logger.info(_line(self._untold))
-            self._told_at, self._untold = now, {}
-            self._since_told = 0, 0.0
+            _logger.info(_line(self._unlogged))
+            self._told_at, self._unlogged = now, {}
+            self._since_log = 0, 0.0
 
 
 def _line(numbers: dict[str, float]) -> str:

@@ -292,12 +292,12 @@ class TensorFlowSaverHook(TensorFlowHook):
     def __init__(self, hook: Any):
         super().__init__(hook)
         given = [
-            each.listener if isinstance(each, _ToldOfSaves) else each
+            each.listener if isinstance(each, _ListenerOfSaves) else each
             for each in hook._listeners
         ]
         # Removes the listeners of an earlier call.
         self._own_listeners = [
-            each for each in given if not isinstance(each, _ToldByTensorFlow)
+            each for each in given if not isinstance(each, _ListenerForTensorFlow)
         ]
 
     def open(self, session: Session) -> None:
@@ -307,11 +307,11 @@ class TensorFlowSaverHook(TensorFlowHook):
         self.hook._saver = self.saver = _SessionSaver(session)
         _share_time(self.hook._timer, session)
 
-    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+    def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """As in `CheckpointSaverHook`."""
-        others = [_ToldByTensorFlow(each, self) for each in listeners]
+        others = [_ListenerForTensorFlow(each, self) for each in listeners]
         self.hook._listeners = [
-            _ToldOfSaves(each, self) for each in (*self._own_listeners, *others)
+            _ListenerOfSaves(each, self) for each in (*self._own_listeners, *others)
         ]
 
     @property
@@ -354,7 +354,7 @@ class _SessionSaver:
         return f"{save_path}-{global_step}"
 
 
-class _ToldOfSaves:
+class _ListenerOfSaves:
     """A listener that is not called for saves that a NaN loss prevented."""
 
     def __init__(self, listener: Any, hook: TensorFlowSaverHook):
@@ -370,7 +370,7 @@ class _ToldOfSaves:
         return stops
 
 
-class _ToldByTensorFlow:
+class _ListenerForTensorFlow:
     """A listener of this package, for TensorFlow's hook."""
 
     def __init__(self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook):

@@ -108,8 +108,8 @@ def jax_params(
             )
         value = scope.get_current_value(made[leaf.parts])
         values.append(as_leaf(value, leaf.key_impl))
-    nest: Tree = with_values(tree, values)
-    return nest
+    pytree: Tree = with_values(tree, values)
+    return pytree
 
 
 def assign_jax_params(name: str, tree: PyTree) -> None:

@@ -138,7 +138,7 @@ def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         for part in parts:
             stack.enter_context(keras.name_scope(part))
-        keras_internals.begin_names_anew()
+        keras_internals.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield
 

@@ -116,7 +116,7 @@ def outside_compilation(fn: Callable[..., Any], *tensors: PyTree) -> PyTree:
     )
 
 
-def with_host_tensors(nest: PyTree, finish: Callable[[Any], Any]) -> PyTree:
+def with_host_tensors(tree: PyTree, finish: Callable[[Any], Any]) -> PyTree:
     """Replaces the host tensors in a pytree by results of `finish`, which is called
     with TensorFlow tensors.
     """
@@ -133,7 +133,7 @@ def with_host_tensors(nest: PyTree, finish: Callable[[Any], Any]) -> PyTree:
 
     return jax.tree.map(
         lambda leaf: finish(computed(leaf)) if is_host_tensor(leaf) else leaf,
-        nest,
+        tree,
         is_leaf=is_host_tensor,
     )
 

@@ -89,7 +89,7 @@ class Optax(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(list(variables))
-        state = self.tx.init(_nest(variables, map(_first_value, variables)))
+        state = self.tx.init(_tree(variables, map(_first_value, variables)))
         leaves = leaves_of(jax.tree.map(jnp.asarray, state), positions=False)
         shapes = {each.path: tuple(each.shape) for each in variables}
         self._structure = jax.tree.structure(state)
@@ -117,10 +117,10 @@ class Optax(keras.optimizers.Optimizer):
         if trainable_variables is not None:
             self.build(trainable_variables)
         variables = list(trainable_variables or keras_internals.updated_variables(self))
-        params = _nest(variables, (each.value for each in variables))
+        params = _tree(variables, (each.value for each in variables))
         loss = {} if self._loss is None else {"value": self._loss}
         updates, state = self.tx.update(
-            _nest(variables, grads), self._current_state(), params, **loss
+            _tree(variables, grads), self._current_state(), params, **loss
         )
         new = jax.tree.leaves(state)
         for variable, value in zip(self._state, new, strict=True):
@@ -222,12 +222,12 @@ def _first_value(variable: keras.Variable) -> jax.Array:
     return value
 
 
-def _nest(variables: Iterable[keras.Variable], values: Iterable[Any]) -> PyTree:
+def _tree(variables: Iterable[keras.Variable], values: Iterable[Any]) -> PyTree:
     """Returns values of variables as dicts by the parts of their paths."""
-    nest: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for variable, value in zip(variables, values, strict=True):
         *parents, name = variable.path.split("/")
-        inner = nest
+        inner = tree
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
@@ -239,14 +239,14 @@ def _nest(variables: Iterable[keras.Variable], values: Iterable[Any]) -> PyTree:
                 f"{variable.path!r}. Rename one of the two."
             )
         inner[name] = value
-    return nest
+    return tree
 
 
-def _values(variables: Iterable[keras.Variable], nest: PyTree) -> list[Any]:
+def _values(variables: Iterable[keras.Variable], tree: PyTree) -> list[Any]:
     """Returns the values of such dicts, in the order of the variables."""
     found = []
     for variable in variables:
-        value = nest
+        value = tree
         for part in variable.path.split("/"):
             value = value[part]
         found.append(value)

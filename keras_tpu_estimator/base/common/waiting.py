@@ -44,7 +44,7 @@ class _Collector:
             if not self._pauses and self._was_enabled:
                 gc.enable()
 
-    def begin_anew(self) -> None:
+    def end_all(self) -> None:
         """Ends all pauses, whose threads a forked process does not have."""
         self._lock = threading.Lock()
         if self._pauses and self._was_enabled:
@@ -54,11 +54,11 @@ class _Collector:
 
 _collector = _Collector()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_collector.begin_anew)
+    os.register_at_fork(after_in_child=_collector.end_all)
 
 
 class Waiting:
-    """Shows the messages of `tell` in a `with` block, and then removes them.
+    """Shows the messages of `announce` in a `with` block, and then removes them.
 
     Python's garbage collector pauses meanwhile. A terminal or notebook shows the
     messages only if `is_shown` is true.
@@ -78,7 +78,7 @@ class Waiting:
         notebook.clear()
 
 
-def tell(text: str) -> None:
+def announce(text: str) -> None:
     """Logs a sentence without its full stop, and shows it inside a `Waiting` block."""
     _logger.info("%s.", text)
     if _shows.get():

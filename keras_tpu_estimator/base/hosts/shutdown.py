@@ -205,11 +205,11 @@ class ProgramEnd:
             excepthook(kind, error, traceback)
 
         def exit_with(status: Any = None, /) -> NoReturn:
-            self._left_with(SystemExit(status))
+            self._note_code(SystemExit(status))
             leave(status)
 
         def quit_with(quitter: Any, code: Any = None) -> NoReturn:
-            self._left_with(SystemExit(code))
+            self._note_code(SystemExit(code))
             call(quitter, code)
 
         self._replace(sys, "excepthook", uncaught)
@@ -247,7 +247,7 @@ class ProgramEnd:
 
         def unwound(code: CodeType, offset: int, error: BaseException) -> None:
             if code is script and isinstance(error, SystemExit):
-                self._left_with(error)
+                self._note_code(error)
 
         left = monitoring.events.PY_UNWIND
         monitoring.use_tool_id(tool, "keras_tpu_estimator")
@@ -257,7 +257,7 @@ class ProgramEnd:
         monitoring.set_events(tool, left)
         self._undo.callback(monitoring.set_events, tool, 0)
 
-    def _left_with(self, error: SystemExit) -> None:
+    def _note_code(self, error: SystemExit) -> None:
         # In another thread it ends only that.
         if threading.current_thread() is threading.main_thread():
             self.code = exit_code(error)

@@ -89,10 +89,12 @@ class Cores:
         return dataclasses.replace(self, topology=topology, axes=())
 
     @property
-    def share_slots(self) -> bool:
+    def shards_optimizer(self) -> bool:
         """Whether the optimizer state is sharded over the replicas."""
         layout = self.layout
-        are_shared = layout is not None and (layout.slots_are_shared or layout.is_fsdp)
+        are_shared = layout is not None and (
+            layout.optimizer_is_sharded or layout.is_fsdp
+        )
         return bool(self.axes) and are_shared
 
     def shards(self, variables: Mapping[str, Any]) -> dict[str, ReplicaShards]:
@@ -155,16 +157,16 @@ class Cores:
             return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, self.axes))
 
-    def whole_on_hosts(self, nest: PyTree) -> PyTree:
+    def whole_on_hosts(self, tree: PyTree) -> PyTree:
         """Replicates the results of a compiled function on all hosts."""
         if not self.are_on_hosts:
-            return nest
-        return jax.lax.with_sharding_constraint(nest, self.replicated)
+            return tree
+        return jax.lax.with_sharding_constraint(tree, self.replicated)
 
     @property
     def need_others(self) -> bool:
         """Whether some values are sharded over hosts, so that none has all."""
-        is_unbatched = self.share_slots or self.topology.hosts_per_replica > 1
+        is_unbatched = self.shards_optimizer or self.topology.hosts_per_replica > 1
         return self.are_on_hosts and is_unbatched
 
     def variable_sharding(
@@ -188,7 +190,7 @@ class Cores:
         Otherwise XLA may shard an update that each core needs completely, and
         then gather the new variable and its optimizer state.
         """
-        if self.layout is None or self.share_slots:
+        if self.layout is None or self.shards_optimizer:
             return gradient
         axes = self.layout.axes(path, gradient.shape)
         return self._laid(gradient, map(self._mesh_axes, axes))
@@ -202,7 +204,7 @@ class Cores:
             x: A replicated value, outside of `per_core`.
             path: The path of the variable.
         """
-        if not self.share_slots:
+        if not self.shards_optimizer:
             return x
         sharding = self.variable_sharding(path, x.shape, owner=path)
         return jax.lax.with_sharding_constraint(x, sharding)
@@ -214,7 +216,7 @@ class Cores:
             value: The value of the variable, outside of `per_core`.
             path: The path of the variable.
         """
-        if not self.share_slots:
+        if not self.shards_optimizer:
             return value
         return jax.lax.with_sharding_constraint(
             self.like_slot(value, path),

@@ -61,7 +61,7 @@ def _are_lists(groups: Any) -> bool:
 
 
 def sum_over(
-    nest: PyTree,
+    tree: PyTree,
     axes: Sequence[str],
     groups: Groups | None = None,
     dtype: jax.typing.DTypeLike | None = None,
@@ -73,22 +73,22 @@ def sum_over(
         dtype: The dtype in which floats are summed. Defaults to at least float32,
             because a sum may overflow float16.
     """
-    return _reduced(jax.lax.psum, nest, axes, groups, dtype)
+    return _reduced(jax.lax.psum, tree, axes, groups, dtype)
 
 
 def mean_over(
-    nest: PyTree,
+    tree: PyTree,
     axes: Sequence[str],
     groups: Groups | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> PyTree:
     """Returns means over axes, with arguments as in `sum_over`."""
-    return _reduced(jax.lax.pmean, nest, axes, groups, dtype)
+    return _reduced(jax.lax.pmean, tree, axes, groups, dtype)
 
 
 def _reduced(
     reduction: Callable[..., jax.Array],
-    nest: PyTree,
+    tree: PyTree,
     axes: Sequence[str],
     groups: Groups | None,
     dtype: jax.typing.DTypeLike | None,
@@ -102,7 +102,7 @@ def _reduced(
         reduced = reduction(jnp.asarray(leaf, given), axes, axis_index_groups=groups)
         return reduced.astype(own)
 
-    return jax.tree.map(one, nest)
+    return jax.tree.map(one, tree)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +296,7 @@ class ReplicaShards:
         return jax.lax.all_gather(shard, self.axes, axis=self.dimension, tiled=True)
 
 
-def whole_of(
+def gathered_variables(
     shards: Mapping[str, ReplicaShards],
     values: Mapping[str, jax.Array],
     paths: Iterable[str],

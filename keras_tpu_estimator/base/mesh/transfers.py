@@ -13,10 +13,10 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.mesh.cores import Cores
 
 
-def put_whole(cores: Cores, nest: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
+def put_whole(cores: Cores, tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     """Copies arrays that are equal on all hosts to the devices."""
     if not cores.are_on_hosts:
-        return jax.device_put(nest, sharding)
+        return jax.device_put(tree, sharding)
 
     def put(leaf: jax.Array | np.ndarray) -> jax.Array:
         if isinstance(leaf, jax.Array):
@@ -28,7 +28,7 @@ def put_whole(cores: Cores, nest: PyTree, sharding: jax.sharding.Sharding) -> Py
         array = np.asarray(leaf)
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-    return jax.tree.map(put, nest)
+    return jax.tree.map(put, tree)
 
 
 def put_by_part(
@@ -49,7 +49,7 @@ def put_by_part(
     return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
 
-def put_parts(cores: Cores, nest: PyTree, axis: int) -> PyTree:
+def put_parts(cores: Cores, tree: PyTree, axis: int) -> PyTree:
     """Copies each host's part of a batch to its devices.
 
     The arrays have equal shapes on all hosts, and the batch is the dimension `axis`.
@@ -63,7 +63,7 @@ def put_parts(cores: Cores, nest: PyTree, axis: int) -> PyTree:
             sharding, leaf, (*before, size * hosts, *after)
         )
 
-    return jax.tree.map(put, nest)
+    return jax.tree.map(put, tree)
 
 
 def alias(value: jax.Array) -> jax.Array:

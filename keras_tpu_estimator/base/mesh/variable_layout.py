@@ -26,7 +26,7 @@ class VariableLayout:
         replicas: The name and size of the axis of replicas.
         rules: Patterns for complete paths, with an axis or `None` for each dimension.
             Without rules, large variables are split along their largest dimension.
-        slots_are_shared: Whether optimizer state is also sharded over replicas.
+        optimizer_is_sharded: Whether optimizer state is also sharded over replicas.
         is_fsdp: Whether large variables and their optimizer state are also sharded over
             replicas.
     """
@@ -34,7 +34,7 @@ class VariableLayout:
     sizes: tuple[tuple[str, int], ...]
     replicas: tuple[str, int]
     rules: Rules | None = None
-    slots_are_shared: bool = False
+    optimizer_is_sharded: bool = False
     is_fsdp: bool = False
 
     def over(self, shape: Mapping[str, int], per_replica: int) -> Self:
@@ -59,7 +59,7 @@ class VariableLayout:
             axes = self._by_size(shape)
         else:
             axes = self._by_rule(path if owner is None else owner, shape)
-        is_shared_slot = self.slots_are_shared and owner is not None
+        is_shared_slot = self.optimizer_is_sharded and owner is not None
         if is_shared_slot or (self.is_fsdp and math.prod(shape) >= _LARGE):
             axes = self._over_replicas(axes, shape)
         return axes

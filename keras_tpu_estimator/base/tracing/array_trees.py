@@ -117,8 +117,8 @@ def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
         if id(node) not in boxes:
             boxes[id(node)] = jax.tree.unflatten(inner, own)
         made.append(boxes[id(node)])
-    nest: Tree = jax.tree.unflatten(structure, made)
-    return nest
+    pytree: Tree = jax.tree.unflatten(structure, made)
+    return pytree
 
 
 def make_variable(

@@ -36,7 +36,7 @@ class _CountsByScope(dict[Any, int]):
     def __setitem__(self, name: str, count: int) -> None:
         super().__setitem__((current_path(), name), count)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forgets the counts in and below the current scope."""
         path = current_path()
         for scope, name in list(self):
@@ -44,11 +44,11 @@ class _CountsByScope(dict[Any, int]):
                 del self[scope, name]
 
 
-def begin_names_anew() -> None:
+def restart_names() -> None:
     """Restarts automatic names in the current name scope, if each scope has counts."""
     counts = global_state.get_global_attribute("object_name_uids")
     if isinstance(counts, _CountsByScope):
-        counts.begin_anew()
+        counts.reset()
 
 
 @contextlib.contextmanager

@@ -10,17 +10,17 @@ from contextvars import ContextVar
 from typing import Any
 
 # The function that receives the collections which this thread reads, or `None`.
-_tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
+_report: ContextVar[Callable[[str], None] | None] = ContextVar("report", default=None)
 
 
 @contextlib.contextmanager
-def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
+def ops_reported(report: Callable[[str], None]) -> Iterator[None]:
     """Calls a function with the type of each operation that this thread makes."""
     from tensorflow.python.framework import op_callbacks
 
     def callback(op_type: Any, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
-        tell(op_type.decode() if isinstance(op_type, bytes) else op_type)
+        report(op_type.decode() if isinstance(op_type, bytes) else op_type)
 
     op_callbacks.add_op_callback(callback)
     try:
@@ -30,31 +30,31 @@ def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def telling_of_collections(tell: Callable[[str], None]) -> Iterator[None]:
+def collections_reported(report: Callable[[str], None]) -> Iterator[None]:
     """Calls a function with the string name of each collection before it is read."""
-    _tell_of_collections()
-    token = _tell.set(tell)
+    _patch_collections()
+    token = _report.set(report)
     try:
         yield
     finally:
-        _tell.reset(token)
+        _report.reset(token)
 
 
 @functools.cache
-def _tell_of_collections() -> None:
+def _patch_collections() -> None:
     """Patches graphs once to call the function of the current context."""
     from tensorflow.python.framework import ops
 
     get_collection = ops.Graph.get_collection
 
     @functools.wraps(get_collection)
-    def telling(graph: Any, name: Any, scope: Any = None) -> Any:
-        tell = _tell.get()
-        if tell is not None and isinstance(name, str):
-            tell(name)
+    def reporting(graph: Any, name: Any, scope: Any = None) -> Any:
+        report = _report.get()
+        if report is not None and isinstance(name, str):
+            report(name)
         return get_collection(graph, name, scope)
 
-    ops.Graph.get_collection = telling
+    ops.Graph.get_collection = reporting
 
 
 def without_prefetch(dataset: Any) -> Any:

@@ -22,8 +22,8 @@ import jax
 
 from keras_tpu_estimator.base.common.pickling import reduce_error
 from keras_tpu_estimator.base.tracing.tensorflow_internals import (
-    telling_of_collections,
-    telling_of_ops,
+    collections_reported,
+    ops_reported,
 )
 
 _TENSORFLOW = ("tensorflow", "tf_keras", "tf_slim")
@@ -179,8 +179,8 @@ def rejected() -> Iterator[None]:
         scope = getattr(tensorflow, "variable_creator_scope", None)
         if scope is not None:
             stack.enter_context(scope(_refuse_variable))
-            stack.enter_context(telling_of_ops(_refuse_random))
-            stack.enter_context(telling_of_collections(_refuse_collection))
+            stack.enter_context(ops_reported(_refuse_random))
+            stack.enter_context(collections_reported(_refuse_collection))
         yield
 
 

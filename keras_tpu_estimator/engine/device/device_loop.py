@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.common.waiting import Waiting, tell
+from keras_tpu_estimator.base.common.waiting import Waiting, announce
 from keras_tpu_estimator.base.mesh import transfers
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device import shapes
@@ -289,7 +289,7 @@ class DeviceLoop:
         """Logs that a step is compiled, with its size if that is unusual."""
         text = f"Compiling the steps of mode {step.mode!r}"
         usual = self._usual_sizes.setdefault(step.mode, size)
-        tell(text if size == usual else f"{text} for a batch of {size}")
+        announce(text if size == usual else f"{text} for a batch of {size}")
 
     def _arguments_for(self, step: Step, data: PyTree) -> tuple[PyTree, ...]:
         """Returns `arguments` for batches on the devices."""

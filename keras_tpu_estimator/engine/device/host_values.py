@@ -242,7 +242,7 @@ class ShownValues:
     def show(self) -> None:
         """Assigns the innermost call's values to the variables, without a copy."""
         if not self._mine.open:
-            self._show_to_helper()
+            self._show_to_thread()
             return
         block = self._mine.open[-1]
         if not block.has_turn:
@@ -250,7 +250,7 @@ class ShownValues:
             block.has_turn = True
         self._show_values(block.values)
 
-    def _show_to_helper(self) -> None:
+    def _show_to_thread(self) -> None:
         """Shows values to a thread that a callback has started."""
         # It shares the values of its callback, which may wait for it.
         if self._shown is None and self._open:

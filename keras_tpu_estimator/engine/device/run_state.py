@@ -190,9 +190,9 @@ class StepValues:
     steps: range
 
     @classmethod
-    def of(cls, nest: PyTree, steps: range) -> PyTree:
+    def of(cls, tree: PyTree, steps: range) -> PyTree:
         """Returns a pytree of arrays as one of `StepValues`."""
-        return jax.tree.map(lambda rows: cls(rows, steps), nest)
+        return jax.tree.map(lambda rows: cls(rows, steps), tree)
 
     @classmethod
     def whole(cls, values: Any) -> Self:

@@ -41,13 +41,13 @@ def of_steps(
     return of_arrays(jax.tree.map(of_all, batch), cores.batch_sharding(axis))
 
 
-def of_data(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
+def of_data(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of data for the devices, with `place` for arrays elsewhere."""
     return jax.tree.map(
         lambda leaf: abstract_array(
             leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)
         ),
-        nest,
+        tree,
     )
 
 
@@ -73,8 +73,8 @@ def of_values(
     }
 
 
-def of_arrays(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
+def of_arrays(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of arrays that have one sharding."""
     return jax.tree.map(
-        lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), nest
+        lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), tree
     )

@@ -211,7 +211,7 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
     return type(steps)(*jax.tree.unflatten(structure, leaves))
 
 
-def as_arrays(nest: Any, name: str = "features") -> PyTree:
+def as_arrays(tree: Any, name: str = "features") -> PyTree:
     """Returns a pytree of array-like values as NumPy arrays in native byte order.
 
     Mappings that are not dicts, such as those of tokenizers, become dicts. It raises
@@ -238,9 +238,9 @@ def as_arrays(nest: Any, name: str = "features") -> PyTree:
         return array.astype(array.dtype.newbyteorder("="))
 
     try:
-        return jax.tree_util.tree_map_with_path(one, nest, is_leaf=_is_list_of_numbers)
+        return jax.tree_util.tree_map_with_path(one, tree, is_leaf=_is_list_of_numbers)
     except ValueError as error:
-        _check_keys(nest, error)
+        _check_keys(tree, error)
         raise
 
 
@@ -265,37 +265,37 @@ def _check_not_masked(array: np.ma.MaskedArray) -> None:
         )
 
 
-def _check_keys(nest: Any, cause: Exception) -> None:
+def _check_keys(tree: Any, cause: Exception) -> None:
     """Checks that the keys of each dict can be sorted, as JAX sorts them."""
-    if isinstance(nest, list | tuple):
-        for each in nest:
+    if isinstance(tree, list | tuple):
+        for each in tree:
             _check_keys(each, cause)
-    if not isinstance(nest, Mapping):
+    if not isinstance(tree, Mapping):
         return
     try:
-        sorted(nest)
+        sorted(tree)
     except TypeError:
-        kinds = sorted({type(key).__name__ for key in nest})
+        kinds = sorted({type(key).__name__ for key in tree})
         raise ValueError(
             "The keys of a dict from `input_fn` must have one type. "
-            f"Received keys of {', '.join(kinds)}: {list(nest)}. Use strings."
+            f"Received keys of {', '.join(kinds)}: {list(tree)}. Use strings."
         ) from cause
-    for each in nest.values():
+    for each in tree.values():
         _check_keys(each, cause)
 
 
-def pad(nest: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
+def pad(tree: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
     """Pads a batch to `size` with zeros, and returns a mask `[size]` of the padding."""
-    present = batch_size(nest)
+    present = batch_size(tree)
     is_padding = np.arange(size) >= present
     if present == size:
-        return nest, is_padding
+        return tree, is_padding
 
     def padded(leaf: np.ndarray) -> np.ndarray:
         zeros = np.zeros((size - present, *leaf.shape[1:]), leaf.dtype)
         return np.concatenate([leaf, zeros])
 
-    return map_batched(padded, nest), is_padding
+    return map_batched(padded, tree), is_padding
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -176,8 +176,8 @@ def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSt
     done = 0
     for chunk in chunks:
         batches = []
-        for nest in _of_one_size(chunk):
-            batch = chunks.batch(nest)
+        for tree in _of_one_size(chunk):
+            batch = chunks.batch(tree)
             # TensorFlow does not change its tensors.
             stacked = StackedSteps(batch.features, batch.labels, may_stay=True)
             if check.is_empty(stacked.step(0)):

@@ -241,9 +241,9 @@ def partitioned(
     return shared, _split("labels", rest[0], cores, cut, labels)
 
 
-def _split(name: str, dims: PyTree, cores: int, cut: Cut, nest: PyTree) -> PyTree:
-    marked, structure = jax.tree_util.tree_flatten_with_path(nest, is_unbatched)
-    counts = _as_in(structure, name, dims, nest)
+def _split(name: str, dims: PyTree, cores: int, cut: Cut, tree: PyTree) -> PyTree:
+    marked, structure = jax.tree_util.tree_flatten_with_path(tree, is_unbatched)
+    counts = _as_in(structure, name, dims, tree)
     parts = []
     for (path, leaf), count in zip(marked, counts, strict=True):
         if count is not None:
@@ -253,7 +253,7 @@ def _split(name: str, dims: PyTree, cores: int, cut: Cut, nest: PyTree) -> PyTre
     return jax.tree.unflatten(structure, parts)
 
 
-def _as_in(structure: Any, name: str, dims: PyTree, nest: PyTree) -> list[Any]:
+def _as_in(structure: Any, name: str, dims: PyTree, tree: PyTree) -> list[Any]:
     """Returns the dims of each tensor of a pytree."""
     try:
         counts: list[Any] = structure.flatten_up_to(dims)
@@ -261,7 +261,7 @@ def _as_in(structure: Any, name: str, dims: PyTree, nest: PyTree) -> list[Any]:
         raise ValueError(
             f"`input_partition_dims` must have the structure of the {name}, "
             f"with a list of int or None for each tensor. Received: {dims!r} "
-            f"for {jax.tree.map(lambda leaf: leaf.shape, nest)}. {error}"
+            f"for {jax.tree.map(lambda leaf: leaf.shape, tree)}. {error}"
         ) from error
     return counts
 

@@ -125,13 +125,13 @@ _LENGTH_BYTES = 8
 _LEAF = "leaf"
 
 
-def to_bytes(nest: PyTree) -> bytes:
+def to_bytes(tree: PyTree) -> bytes:
     """Returns a pytree of arrays as bytes. `None` is a pytree without arrays."""
-    leaves = [_native(leaf) for leaf in jax.tree.leaves(nest)]
+    leaves = [_native(leaf) for leaf in jax.tree.leaves(tree)]
     head = json.dumps(
         {
             "leaves": [[leaf.dtype.name, leaf.shape] for leaf in leaves],
-            "nest": _described(nest),
+            "nest": _described(tree),
         }
     ).encode()
     length = len(head).to_bytes(_LENGTH_BYTES)
@@ -166,10 +166,10 @@ def _native(leaf: Any) -> np.ndarray:
     return array
 
 
-def _described(nest: PyTree) -> Any:
+def _described(tree: PyTree) -> Any:
     """Returns a pytree's structure for JSON, or `None` if JSON lacks a type."""
     try:
-        return _description(nest)
+        return _description(tree)
     except TypeError:
         return None
 

@@ -36,23 +36,23 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     """Returns all leaves with names such as `features['image']`, and their marks."""
     return [
         (name + jax.tree_util.keystr(path), leaf)
-        for name, nest in (("features", features), ("labels", labels))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(nest, is_unbatched)
+        for name, tree in (("features", features), ("labels", labels))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_unbatched)
     ]
 
 
-def map_batched(function: Callable[..., Any], *nests: PyTree) -> PyTree:
+def map_batched(function: Callable[..., Any], *trees: PyTree) -> PyTree:
     """Maps over tensors with a batch axis. Shared ones come from the first pytree."""
     return jax.tree.map(
         lambda *leaves: leaves[0] if is_unbatched(leaves[0]) else function(*leaves),
-        *nests,
+        *trees,
         is_leaf=is_unbatched,
     )
 
 
-def batch_size(nest: PyTree, axis: int = 0) -> int:
+def batch_size(tree: PyTree, axis: int = 0) -> int:
     """Returns the length of a pytree's batch axis; 1 if all tensors are shared."""
-    leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
+    leaves = jax.tree.leaves(tree, is_leaf=is_unbatched)
     for leaf in leaves:
         if not is_unbatched(leaf) and len(leaf.shape) > axis:
             return leaf.shape[axis]
@@ -60,7 +60,7 @@ def batch_size(nest: PyTree, axis: int = 0) -> int:
         return 1
     raise ValueError(
         "At least one tensor must have the batch as its first axis. "
-        f"Received: {jax.tree.map(lambda leaf: leaf.shape, nest)}. Add a batch "
+        f"Received: {jax.tree.map(lambda leaf: leaf.shape, tree)}. Add a batch "
         "axis to one of the features."
     )
 
@@ -151,5 +151,5 @@ def _check_equal(path: Any, values: Sequence[np.ndarray]) -> None:
 
 
 def _name(path: Any) -> str:
-    nest = ("features", "labels")[path[0].idx]
-    return nest + jax.tree_util.keystr(path[1:])
+    tree = ("features", "labels")[path[0].idx]
+    return tree + jax.tree_util.keystr(path[1:])

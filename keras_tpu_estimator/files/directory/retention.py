@@ -165,7 +165,7 @@ class _Best:
     mode: str
     value: float
 
-    def outdoes(self, new: "_Best") -> bool:
+    def is_at_least_as_good(self, new: "_Best") -> bool:
         """Returns whether this is another checkpoint, and at least as good."""
         is_other = self.checkpoint != new.checkpoint
         is_comparable = (self.metric, self.mode) == (new.metric, new.mode)
@@ -230,7 +230,7 @@ def note(
         return
     new = _Best(name, keep.metric, keep.mode, value)
     before = _load(model_dir) if best(model_dir) else None
-    if before is not None and before.outdoes(new):
+    if before is not None and before.is_at_least_as_good(new):
         return
     with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
         with open(partial, "w", encoding="utf-8") as file:

@@ -183,11 +183,11 @@ def _wait_for_new(
 
 
 @functools.lru_cache
-def _warn(damaged: str, used: str) -> None:
+def _warn(corrupt: str, used: str) -> None:
     _logger.warning(
         "The latest checkpoint %r is truncated or corrupt. Using %r instead, "
         "the newest intact one. Delete the corrupt one, or copy it again if "
         "it is a copy.",
-        location.main_file(damaged),
+        location.main_file(corrupt),
         used,
     )

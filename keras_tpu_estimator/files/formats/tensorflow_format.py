@@ -300,8 +300,8 @@ def _write(
 def _what_the_system_said(error: "tf.errors.OpError") -> str:
     """Returns the first line of an error, without the session's description."""
     first = error.__context__
-    told = (first if isinstance(first, type(error)) else error).message
-    return told.partition("\n")[0]
+    message = (first if isinstance(first, type(error)) else error).message
+    return message.partition("\n")[0]
 
 
 _NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.\\/>-]")

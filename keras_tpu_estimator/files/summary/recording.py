@@ -102,7 +102,7 @@ def record_if(
     return _Set(_condition, condition)
 
 
-class GoingTo(Generic[S]):
+class AsDefault(Generic[S]):
     """Makes a sink, and optionally a step, the defaults of this thread.
 
     `flush` is called at the end of the `with` block, or of the loop's host calls. If

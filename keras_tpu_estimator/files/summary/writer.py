@@ -58,7 +58,7 @@ class SummaryWriter(recording.Sink):
                 "The summary writer must be open. Received a closed one. Make "
                 "another by `create_file_writer`, or close it later."
             )
-        return recording.GoingTo(self, step, self.flush)
+        return recording.AsDefault(self, step, self.flush)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Writes one summary."""

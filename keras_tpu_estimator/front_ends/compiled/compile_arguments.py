@@ -60,8 +60,8 @@ class CompileArguments:
             optimizer,
             self.loss,
             loss_weights=self.loss_weights,
-            metrics=_anew(self.metrics),
-            weighted_metrics=_anew(self.weighted_metrics),
+            metrics=_new_copies(self.metrics),
+            weighted_metrics=_new_copies(self.weighted_metrics),
             **self.settings,
         )
         try:
@@ -106,12 +106,12 @@ class RecompiledModel(keras.Model):
             optimizer=None,
             loss=training.loss,
             loss_weights=training.loss_weights,
-            metrics=_anew(training.metrics),
-            weighted_metrics=_anew(training.weighted_metrics),
+            metrics=_new_copies(training.metrics),
+            weighted_metrics=_new_copies(training.weighted_metrics),
         )
 
 
-def _anew(metrics: Any) -> Any:
+def _new_copies(metrics: Any) -> Any:
     """Returns a pytree of metrics with new copies of stateful ones."""
     return keras.tree.map_structure(
         lambda metric: (

@@ -211,8 +211,8 @@ def _masks(outputs: PyTree) -> list[jax.Array | None]:
 
 
 def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
-    leaves, nest = jax.tree.flatten(outputs)
-    return jax.tree.unflatten(nest, map(keras_internals.with_mask, leaves, masks))
+    leaves, tree = jax.tree.flatten(outputs)
+    return jax.tree.unflatten(tree, map(keras_internals.with_mask, leaves, masks))
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:

@@ -9,7 +9,11 @@ import jax.numpy as jnp
 
 from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.mesh.replica_context import ReplicaShards, held, whole_of
+from keras_tpu_estimator.base.mesh.replica_context import (
+    ReplicaShards,
+    gathered_variables,
+    held,
+)
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.gradient_requests import (
     GradientAnswers,
@@ -147,7 +151,7 @@ class Differentiation:
 
         # `model_fn` uses the gradients of this replica.
         gradient, answers = jax.grad(loss, has_aux=True)(
-            whole_of(self.shards, values, partial.paths)
+            gathered_variables(self.shards, values, partial.paths)
         )
         return [*answers, gradient]
 

@@ -11,13 +11,13 @@ from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 
 # The lines that already caused the warning, as in Python's `warnings`.
-_told: dict[Any, Any] = {}
+_warned: dict[Any, Any] = {}
 
 
 def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
     """Warns if labels and outputs are broadcast to a tensor of all pairs."""
     is_label = [
-        number == 1 for number, nest in enumerate(args) for _ in jax.tree.leaves(nest)
+        number == 1 for number, tree in enumerate(args) for _ in jax.tree.leaves(tree)
     ]
     for each in forward.crossings(is_label):
         size = max(*each.labels, *each.outputs)
@@ -30,7 +30,7 @@ def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
             UserWarning,
             each.file,
             each.line,
-            registry=_told,
+            registry=_warned,
         )
 
 

@@ -2,7 +2,11 @@
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels
-from keras_tpu_estimator.base.mesh.replica_context import own_of, specs_of, whole_of
+from keras_tpu_estimator.base.mesh.replica_context import (
+    gathered_variables,
+    own_of,
+    specs_of,
+)
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step, of_all_cores
@@ -37,7 +41,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
-        own |= whole_of(shards, own, forward.assigned)
+        own |= gathered_variables(shards, own, forward.assigned)
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])

@@ -9,7 +9,7 @@ import keras
 from keras_tpu_estimator.api.model_fn.initialization import initializing
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
-from keras_tpu_estimator.base.common.waiting import tell
+from keras_tpu_estimator.base.common.waiting import announce
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.identity import check_apart
 from keras_tpu_estimator.engine.inputs import batch
@@ -157,7 +157,7 @@ class KerasProgram:
         """
         key = (mode, example.key)
         if key not in self._steps:
-            tell(f"Calling model_fn for mode {mode!r}")
+            announce(f"Calling model_fn for mode {mode!r}")
             self.store.inputs = inputs(
                 example.features,
                 None if mode == ModeKeys.PREDICT else example.labels,

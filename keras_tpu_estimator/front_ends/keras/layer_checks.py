@@ -13,7 +13,7 @@ import keras
 
 _warns: contextvars.ContextVar[bool] = contextvars.ContextVar("warns", default=False)
 # The classes that already caused the warning, as in Python's `warnings`.
-_told: dict[Any, Any] = {}
+_warned: dict[Any, Any] = {}
 _called: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
     "called", default=None
 )
@@ -64,7 +64,7 @@ def _warn(cls: type, train_step: Any) -> None:
         UserWarning,
         code.co_filename if code else __file__,
         code.co_firstlineno if code else 0,
-        registry=_told,
+        registry=_warned,
     )
 
 

@@ -118,11 +118,11 @@ def over_micro_batches(
     return whole
 
 
-def _sum(scalars: Sequence[jax.Array], nests: Sequence[PyTree]) -> PyTree:
+def _sum(scalars: Sequence[jax.Array], trees: Sequence[PyTree]) -> PyTree:
     """Returns the sum of pytrees, each times a scalar."""
     products = [
-        jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, nest)
-        for scalar, nest in zip(scalars, nests, strict=True)
+        jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, tree)
+        for scalar, tree in zip(scalars, trees, strict=True)
     ]
     return jax.tree.map(lambda *leaves: sum(leaves), *products)
 

@@ -227,9 +227,9 @@ class TracedModelFn:
         return tensors
 
 
-def _as_tensors(nest: PyTree) -> PyTree:
+def _as_tensors(tree: PyTree) -> PyTree:
     return jax.tree.map(
         keras.ops.convert_to_tensor,
-        nest,
+        tree,
         is_leaf=lambda leaf: isinstance(leaf, keras.Variable),
     )

@@ -13,9 +13,9 @@ from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.mesh.replica_context import (
     ReplicaShards,
+    gathered_variables,
     own_of,
     specs_of,
-    whole_of,
 )
 from keras_tpu_estimator.base.tracing import tf1_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
@@ -91,7 +91,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
-        own |= whole_of(shards, own, forward.last.assigned)
+        own |= gathered_variables(shards, own, forward.last.assigned)
         gradients, by_feature, outputs, updates = forward.differentiate(
             own, (features, labels), ops, example.differentiated
         )
@@ -126,7 +126,7 @@ def _of_all_cores(
     """Makes a step of all replicas of the gradients of one."""
     cores, shards = call.example.cores, forward.shards
     updated_by: Any = functools.partial(_updated_by, cores, ops, update)
-    if not cores.share_slots:
+    if not cores.shards_optimizer:
         return call.on_cores(updated_by(gradients_of), {REPORTS: False})
     compute = call.on_cores(
         gradients_of,
@@ -210,7 +210,7 @@ def _trace_update(
 ) -> Captured:
     """Traces the updates, given gradients and other inputs."""
     cores = call.example.cores
-    if cores.share_slots:
+    if cores.shards_optimizer:
         # Each replica has a shard of the optimizer state; XLA inserts the
         # communication.
         cores = cores.as_one()
@@ -262,7 +262,7 @@ def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
             "own model, so a replica must be one core with its own optimizer "
             "state. Received: "
             f"num_cores_per_replica={cores.topology.cores_per_replica}, "
-            f"shard_optimizer={cores.layout.slots_are_shared}, "
+            f"shard_optimizer={cores.layout.optimizer_is_sharded}, "
             f"fsdp={cores.layout.is_fsdp}. Leave `group_assignment` or these out."
         )
     if is_asked_for and cores.mesh is not None and not cores.axes:

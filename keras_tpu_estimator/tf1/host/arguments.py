@@ -29,11 +29,11 @@ class FilledIn:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with tensors as in `only_tensors`, and other values."""
         given = iter(jax.tree.leaves(kwargs or list(args)))
-        nest = map_arguments(
+        tree = map_arguments(
             lambda value: next(given) if _is_tensor(value) else value,
             self.arguments,
         )
-        return HostFunction(self.function, self.arguments).call(nest)
+        return HostFunction(self.function, self.arguments).call(tree)
 
 
 def only_tensors(host: HostFunction) -> HostFunction:

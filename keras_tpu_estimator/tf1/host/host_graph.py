@@ -111,12 +111,12 @@ class CalledGraph(HostGraph):
             step = v1.train.create_global_step()
             made = len(graph.get_operations())
             with tf.name_scope(_ARGUMENTS):
-                nest = jax.tree.map(
+                tree = jax.tree.map(
                     lambda a, name: v1.placeholder(a.dtype, a.shape, _node_name(name)),
                     tensors,
                     names_of(function, tensors),
                 )
-            self.returned = _returned(function, nest)
+            self.returned = _returned(function, tree)
             new = graph.get_operations()[made:]
             variables = {
                 variable.op.name: variable
@@ -125,7 +125,7 @@ class CalledGraph(HostGraph):
             tables = v1.tables_initializer()
         super().__init__(
             graph,
-            jax.tree.leaves(nest),
+            jax.tree.leaves(tree),
             {name: v.handle for name, v in variables.items()},
             [v.initializer for v in variables.values()],
             [tables],
@@ -184,17 +184,17 @@ def shapes_of(tensors: PyTree) -> Any:
     return (structure, *(leaf.shape for leaf in leaves))
 
 
-def _returned(function: Callable[..., Any], nest: PyTree) -> Any:
+def _returned(function: Callable[..., Any], tree: PyTree) -> Any:
     """Calls a function with tensors, and adds their names to errors."""
     try:
-        return function(**nest) if isinstance(nest, dict) else function(*nest)
+        return function(**tree) if isinstance(tree, dict) else function(*tree)
     except Exception as error:
         line = raising_line(error)
         tensors = ", ".join(
             f"{name} ({tensor.dtype.name} of shape {tensor.shape})"
             for name, tensor in zip(
-                jax.tree.leaves(names_of(function, nest)),
-                jax.tree.leaves(nest),
+                jax.tree.leaves(names_of(function, tree)),
+                jax.tree.leaves(tree),
                 strict=True,
             )
         )

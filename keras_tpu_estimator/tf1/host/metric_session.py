@@ -37,14 +37,14 @@ class MetricSession:
         updates = [update for _, update in pairs.values()]
         values = [value for value, _ in pairs.values()]
         self._update = graph.callable(jax.tree.leaves(updates))
-        self._nest = jax.tree.structure(values)
+        self._structure = jax.tree.structure(values)
         self._read = graph.callable(jax.tree.leaves(values))
 
     def count(self, tensors: PyTree) -> dict[str, Any]:
         """Counts a batch, and returns the values of the metrics."""
         leaves = jax.tree.leaves(tensors)
         self._update(*leaves)
-        values = jax.tree.unflatten(self._nest, self._read(*leaves))
+        values = jax.tree.unflatten(self._structure, self._read(*leaves))
         return dict(zip(self._names, values, strict=True))
 
 

@@ -88,7 +88,7 @@ class GraphStep:
         done = [model.spec.train_op] if training else []
         with model.graph.as_default():
             tensors = self._tensors(metrics)
-            self._write_too(tensors, done)
+            self._write_files(tensors, done)
         flat, self._structure = jax.tree.flatten(tensors)
         self._count = len(flat)
         self._outputs = GraphOutputs(
@@ -244,7 +244,7 @@ class GraphStep:
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 
-    def _write_too(self, tensors: dict[str, PyTree], done: Sequence[Any]) -> None:
+    def _write_files(self, tensors: dict[str, PyTree], done: Sequence[Any]) -> None:
         """Makes the host write the files that the graph would write."""
         wanted = [*jax.tree.leaves(tensors), *done]
         taken = taken_out(self._model.graph, wanted)

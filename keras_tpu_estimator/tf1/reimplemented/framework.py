@@ -138,8 +138,8 @@ def _checked(sizes: Any, tensor: Any) -> Any:
     is_as_expected = tf.reduce_all(
         tf.logical_or(tf.equal(sizes, -1), tf.equal(sizes, shape))
     )
-    told = ["Expected the shape", sizes, "Received:", shape]
-    check = tf.debugging.Assert(is_as_expected, told)
+    message = ["Expected the shape", sizes, "Received:", shape]
+    check = tf.debugging.Assert(is_as_expected, message)
     with tf.control_dependencies([check]):
         return tf.identity(tensor)
 

@@ -324,7 +324,7 @@ def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
         # disappears while it is open.
         if location.main_file(prefix) != path:
             raise removed(path) from error
-        raise _damaged(path, error) from error
+        raise _corrupt_error(path, error) from error
 
 
 def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
@@ -346,7 +346,7 @@ def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
     return found
 
 
-def _damaged(path: str, reason: str | Exception) -> ValueError:
+def _corrupt_error(path: str, reason: str | Exception) -> ValueError:
     return ValueError(
         f"The checkpoint file {path!r} is truncated or corrupt, or was not "
         f"written by this package ({reason}). Copy it again if it is a copy; "

@@ -369,7 +369,7 @@ class TreeReader(CheckpointReader):
         return shape if rows is None else (rows, *shape[1:])
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        with self._told():
+        with self._removal_reported():
             found = self._tree.get_tensors(names)
         return {
             name: value[: self._rows[name]] if name in self._rows else value
@@ -377,7 +377,7 @@ class TreeReader(CheckpointReader):
         }
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
-        with self._told():
+        with self._removal_reported():
             return self._tree.get_part(name, box.slices)
 
     def _check(self) -> None:
@@ -401,7 +401,7 @@ class TreeReader(CheckpointReader):
         return paths.is_file(layouts.ORBAX.main(self._prefix))
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _removal_reported(self) -> Iterator[None]:
         """Raises a clear error if the checkpoint was removed meanwhile."""
         try:
             yield

@@ -136,7 +136,7 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> 
         make_folder(saved)
         tree = {path: _array(path, v) for path, v in variables.items()}
         _begin(handler, saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))()
-    _told(saved, lambda: handler.finalize(_folder(saved)))
+    _errors_converted(saved, lambda: handler.finalize(_folder(saved)))
     cut = {path: count for path, count in rows.items() if count is not None}
     MainFile.write(saved, cut)
 
@@ -167,14 +167,16 @@ def _begin(
             "Use RunConfig(checkpoint_format='hdf5')."
         )
     args = ocp.args.PyTreeSave(item={**tree}, save_args={**save_args})
-    begun = _told(saved, lambda: _run(handler.async_save(_folder(saved), args=args)))
+    begun = _errors_converted(
+        saved, lambda: _run(handler.async_save(_folder(saved), args=args))
+    )
 
     def wait() -> None:
         errors = []
         # After an error the folder is removed, into which nothing may still write.
         for each in begun or ():
             try:
-                _told(saved, each.result)
+                _errors_converted(saved, each.result)
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -198,10 +200,10 @@ def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(run).result()
 
 
-def _told(saved: SaveFiles, write_it: Callable[[], _T]) -> _T:
+def _errors_converted(saved: SaveFiles, write: Callable[[], _T]) -> _T:
     """Calls a function, and converts TensorStore's errors to `OSError`."""
     try:
-        return write_it()
+        return write()
     except (OSError, MemoryError):
         raise
     except Exception as error:
