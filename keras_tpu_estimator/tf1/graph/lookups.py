@@ -182,10 +182,11 @@ def safe_lookup(
     kept = flat.values >= 0
     if values is not None and combiner != "sum":
         kept &= values > 0
-    segments = tf.boolean_mask(flat.indices[:, 0], kept)
-    found = tf.boolean_mask(flat.values, kept)
+    places = tf.where(kept)[:, 0]
+    segments = tf.gather(flat.indices[:, 0], places)
+    found = tf.gather(flat.values, places)
     if values is not None:
-        values = tf.boolean_mask(values, kept)
+        values = tf.gather(values, places)
     columns, shares = in_columns(segments, found, values, outer, static)
     if default_id is not None:
         is_empty = tf.reduce_all(columns < 0, axis=-1, keepdims=True)
