@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 
 os.environ["KERAS_BACKEND"] = "jax"
@@ -45,16 +46,22 @@ if (
 # its version, the flags and the processor, so the cache can be kept. Each week starts
 # with an empty one, so that it does not grow. Workers and their child processes inherit
 # the variable.
-_CACHE = "JAX_COMPILATION_CACHE_DIR"
-if _CACHE not in os.environ:
-    _caches = pathlib.Path(__file__).parents[1] / ".xla_cache"
-    _year, _week, _ = datetime.date.today().isocalendar()
-    _this_week = _caches / f"{_year}-{_week}"
-    _this_week.mkdir(parents=True, exist_ok=True)
-    for _folder in _caches.iterdir():
-        if _folder != _this_week:
-            shutil.rmtree(_folder, ignore_errors=True)
-    os.environ[_CACHE] = str(_this_week)
+_caches = pathlib.Path(__file__).parents[1] / ".xla_cache"
+_year, _week, _ = datetime.date.today().isocalendar()
+_this_week = _caches / f"{_year}-{_week}"
+_this_week.mkdir(parents=True, exist_ok=True)
+for _folder in _caches.iterdir():
+    if _folder != _this_week:
+        shutil.rmtree(_folder, ignore_errors=True)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_this_week))
+# Many processes import the same modules. Without bytecode, most of their time is spent
+# on compiling Python. If the environment wants none beside the sources, it is stored
+# with the compiled code.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(_this_week / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

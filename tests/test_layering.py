@@ -131,9 +131,16 @@ def _is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
+@functools.cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    """All imports of a module."""
+    return tuple(imports(source(module)))
+
+
+@functools.cache
 def imported_here(name: str) -> set[str]:
     """The modules of this package that one of its modules imports."""
-    found = (_own_module(each.module) for each in imports(source(name)))
+    found = (_own_module(each.module) for each in imports_of(name))
     return {module for module in found if module is not None}
 
 
@@ -239,8 +246,8 @@ def test_imports_have_no_cycle() -> None:
 def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
     heavy = [
         f"{module}:{each.line}"
-        for module, tree in parsed()
-        for each in imports(tree)
+        for module in modules()
+        for each in imports_of(module)
         if each.at_module_level
         and each.module.split(".")[0] in ("tensorflow", "tensorboard")
         and not module.startswith(WRITTEN)
@@ -258,9 +265,9 @@ def test_shims_for_tf1_are_imported_only_by_name() -> None:
     assert not importers
 
 
-def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+def third_party(module: str) -> Iterator[tuple[str, bool]]:
     """The distributions that a module imports, and whether at module level."""
-    for each in imports(tree):
+    for each in imports_of(module):
         top = each.module.split(".")[0]
         if top not in sys.stdlib_module_names | {PACKAGE.name, "_typeshed"}:
             name = DISTRIBUTIONS.get(top, top.replace("_", "-"))
@@ -279,8 +286,8 @@ def test_all_imported_distributions_are_declared() -> None:
     )
     undeclared = {
         (module, name)
-        for module, tree in parsed()
-        for name, at_module_level in third_party(tree)
+        for module in modules()
+        for name, at_module_level in third_party(module)
         if name not in (always if at_module_level else always | lazily)
     }
     assert not undeclared
@@ -311,8 +318,8 @@ def test_private_modules_are_imported_in_few_files(
 ) -> None:
     importers = {
         module
-        for module, tree in parsed()
-        for each in imports(tree)
+        for module in modules()
+        for each in imports_of(module)
         if each.module.startswith(private)
     }
     assert importers == expected
@@ -351,14 +358,14 @@ def names_made(tree: ast.AST) -> Iterator[str]:
 
 
 def test_private_attributes_of_others_are_used_in_few_files() -> None:
-    own = {name for _, tree in parsed() for name in names_made(tree)}
+    own = {name for _, tree in parsed() for name in names_made(tree)} | _OF_PYTHON
     users = {
         module
         for module, tree in parsed()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and re.match("_[^_]", node.attr)
-        and node.attr not in own | _OF_PYTHON
+        and node.attr not in own
     }
     assert users == PRIVATE_ATTRIBUTES
 

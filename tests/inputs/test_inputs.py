@@ -206,7 +206,7 @@ def test_few_stacks_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
 
     def slow(features, is_training):
         busy = jax.lax.fori_loop(
-            0, 50, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300))
+            0, 20, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300))
         )
         return linear(features, is_training) + 0 * busy[0, 0]
 

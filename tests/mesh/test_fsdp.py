@@ -354,6 +354,7 @@ def test_embedding_tables_are_also_supported(tmp_path):
     assert_equal(values_of(sharded), values_of(whole))
 
 
+@pytest.mark.usefixtures("forked_trials")
 def test_export_contains_complete_variables(tmp_path):
     import tensorflow as tf
 

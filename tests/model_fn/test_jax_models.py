@@ -264,7 +264,6 @@ def uninterrupted(case, tmp_path_factory):
     return trained(case.network, case, directory, 6)
 
 
-@pytest.mark.rows(4)
 @pytest.mark.parametrize("way", ["one", "eight", slow("pairs")])
 def test_results_match_keras(case, tmp_path, way):
     rules = case.rule, case.keras_rule

@@ -120,6 +120,7 @@ _COUNTS = _COUNTS.replace("size=8", "size=32 * jax.device_count()")
 _COUNTS += "estimator.train(input_fn, steps=10)\n"
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(
     ("topology", "counts"),
     [

@@ -63,6 +63,22 @@ def of_dense_ids(params):
     return of_dataset(params, lambda: DENSE)
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([1, 0], "in the order of their rows"),
+        ([0, 2], "rowid=2 which is not less than 2"),
+        ([-1, 0], "rowid=-1 which is not less than 2"),
+    ],
+)
+def test_rows_of_ids_are_checked(rows, message):
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = tf.placeholder_with_default(rows, [None])
+        columns, _ = lookups.in_columns(fed, tf.constant([3, 4]), None, [2], [2])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(columns)
+
+
 @pytest.mark.parametrize("input_fn", [of_dataset, of_tensors, of_an_iterator])
 def test_sparse_ids_train_like_dense_ids(tmp_path, input_fn):
     expected = values_of(trained(tmp_path / "dense", of_dense_ids))

@@ -35,4 +35,10 @@ ALIASES = {
     for name, other in getattr(module, "ALIASES", {}).items()
 }
 # Slow calls.
-LARGE = {f"slim.nets.{name}" for name in nets.LARGE}
+LARGE = {
+    "losses.cluster_loss",
+    "rnn.LayerNormBasicLSTMCell",
+    "rnn.stack_bidirectional_dynamic_rnn",
+    "slim.nets.resnet_v1.resnet_v1",
+    *(f"slim.nets.{name}" for name in nets.LARGE),
+}
