@@ -324,8 +324,8 @@ class ReplicaShards:
 def _dimension_of_lanes(shape: tuple[int, ...]) -> int:
     """Returns the dimension along the lanes in the layout with the least padding.
 
-    XLA for TPUs chooses this layout for most arrays, and the last dimensions if layouts
-    are equal.
+    XLA for TPUs usually chooses this layout. If several have the same padding, this is
+    the first dimension that can be along the lanes.
     """
 
     def padded(sides: tuple[int, int]) -> int:
@@ -334,7 +334,7 @@ def _dimension_of_lanes(shape: tuple[int, ...]) -> int:
             sizes[side] += -sizes[side] % tile
         return math.prod(sizes)
 
-    sides = itertools.permutations(reversed(range(len(shape))), 2)
+    sides = itertools.permutations(range(len(shape)), 2)
     return min(sides, key=padded)[0]
 
 
