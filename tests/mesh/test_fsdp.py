@@ -393,10 +393,15 @@ def test_each_variable_is_gathered_twice_and_its_gradient_scattered(tmp_path):
     assert not [each for each in reduced if f"[{SIZE},{SIZE}]" in each]
 
 
-@pytest.mark.parametrize("dimension", [0, 1])
-def test_scatters_in_two_parts_give_the_same_shards(dimension):
+# With 8 replicas, the shards of the first two are stacked.
+GRADIENTS = [((800, 5, 8), 0), ((1008, 24), 0), ((16, 24), 0), ((1024, 24), 0)]
+GRADIENTS += [((128,), 0), ((16, 24), 1), ((3, 64, 9), 1)]
+
+
+@pytest.mark.parametrize(("shape", "dimension"), GRADIENTS)
+def test_scatters_in_two_parts_give_the_same_shards(shape, dimension):
     mesh = Mesh(np.array(jax.devices()), ("batch",))
-    gradients = np.random.default_rng(0).normal(size=(8, 16, 24)).astype("float32")
+    gradients = np.random.default_rng(0).normal(size=(8, *shape)).astype("float32")
 
     def scattered(in_two):
         shards = ReplicaShards(("batch",), dimension, in_two=in_two)

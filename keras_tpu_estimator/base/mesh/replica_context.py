@@ -3,6 +3,8 @@
 import contextlib
 import contextvars
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,6 +15,9 @@ from jax.sharding import PartitionSpec
 from keras_tpu_estimator.base.common.types import PyTree
 
 Groups = Sequence[Sequence[int]]
+
+# The sides of the tiles in which TPUs store two dimensions of an array.
+_SUBLANES, _LANES = 8, 128
 
 
 def check_groups(groups: Any) -> None:
@@ -265,15 +270,35 @@ class ReplicaShards:
         """Returns this replica's shard of the sum over all replicas."""
         own = gradient.dtype
         wide = self.dtype or jnp.promote_types(own, jnp.float32)
-        scattered = gradient.astype(wide)
+        gradient = gradient.astype(wide)
+        if self._are_stacked(gradient.shape):
+            count = jax.lax.axis_size(self.axes)
+            stacked = gradient.reshape(count, -1, *gradient.shape[1:])
+            return self._scattered(stacked, 0)[0].astype(own)
+        return self._scattered(gradient, self.dimension).astype(own)
+
+    def _are_stacked(self, shape: tuple[int, ...]) -> bool:
+        """Returns whether the shards are stacked along a new dimension to scatter them.
+
+        XLA replaces a scatter by an all-reduce if the split dimension is stored along
+        the lanes of tiles, and shards do not fill the lanes. It does not store the new
+        dimension in tiles.
+        """
+        if not self.in_two or self.dimension or len(shape) < 2:
+            return False
+        size = shape[0] // jax.lax.axis_size(self.axes)
+        return size % _LANES != 0 and _dimension_of_lanes((size, *shape[1:])) == 0
+
+    def _scattered(self, x: jax.Array, dimension: int) -> jax.Array:
+        """Returns this replica's part of the sum of `x`, split along a dimension."""
         for groups in self._groups():
-            scattered = jax.lax.psum_scatter(
-                *(scattered, self.axes),
-                scatter_dimension=self.dimension,
+            x = jax.lax.psum_scatter(
+                *(x, self.axes),
+                scatter_dimension=dimension,
                 axis_index_groups=groups,
                 tiled=True,
             )
-        return scattered.astype(own)
+        return x
 
     def _groups(self) -> list[list[list[int]] | None]:
         """Returns the groups of replicas of each scatter, `None` for one group."""
@@ -294,6 +319,23 @@ class ReplicaShards:
 
     def _gathered(self, shard: jax.Array) -> jax.Array:
         return jax.lax.all_gather(shard, self.axes, axis=self.dimension, tiled=True)
+
+
+def _dimension_of_lanes(shape: tuple[int, ...]) -> int:
+    """Returns the dimension along the lanes in the layout with the least padding.
+
+    XLA for TPUs usually chooses this layout. If several have the same padding, this is
+    the first dimension that can be along the lanes.
+    """
+
+    def padded(sides: tuple[int, int]) -> int:
+        sizes = list(shape)
+        for side, tile in zip(sides, (_LANES, _SUBLANES), strict=True):
+            sizes[side] += -sizes[side] % tile
+        return math.prod(sizes)
+
+    sides = itertools.permutations(range(len(shape)), 2)
+    return min(sides, key=padded)[0]
 
 
 def gathered_variables(
