@@ -156,3 +156,25 @@ def test_variable_made_too_late_is_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="make its variables in `begin`"):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+class Timing(tf.train.CheckpointSaverListener):
+    """Makes variables and operations in `begin`, as NASBench's listener does."""
+
+    def begin(self):
+        self.saves = tf.get_variable(
+            "saves", [], tf.int32, tf.zeros_initializer(), trainable=False
+        )
+        self.more = self.saves.assign(self.saves + 1)
+
+    def before_save(self, session, global_step_value):
+        session.run(self.more)
+
+
+def test_listener_makes_a_variable_in_begin(tmp_path):
+    # TensorFlow 1.15.5 has 2 and 4: it writes the checkpoint of step 2 again.
+    program = made(tmp_path)
+    for steps, saves in ((2, 2), (1, 3)):
+        batches = fed([X] * steps)
+        program.train(batches, steps=steps, saving_listeners=[Timing()])
+        assert kte.load_variable(tmp_path, "saves") == saves

@@ -3,6 +3,7 @@
 Only this file uses private attributes of TensorFlow's hooks and listeners.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
+    GraphListener,
 )
 from keras_tpu_estimator.api.hooks.graph_session import (
     HookedGraph,
@@ -391,15 +393,23 @@ class _ToldByTensorFlow:
         self._listener.end(self._hook.session, int(step))
 
 
-class TensorFlowListener(CheckpointSaverListener):
+class TensorFlowListener(GraphListener):
     """A listener of TensorFlow's class that this package's hooks call."""
 
     def __init__(self, listener: Any):
         self.listener = listener
+        self._hooked: HookedGraph | None = None
+
+    def open(self, session: Session) -> None:
+        """Stores the graph of the program."""
+        self._hooked = session.graph
 
     def begin(self) -> None:
-        """Calls the listener."""
-        self.listener.begin()
+        """Calls the listener, which may add operations to the graph."""
+        with contextlib.ExitStack() as stack:
+            if self._hooked is not None:
+                stack.enter_context(self._hooked.scope())
+            self.listener.begin()
 
     def before_save(self, session: Session, global_step_value: int) -> None:
         """Calls the listener."""
