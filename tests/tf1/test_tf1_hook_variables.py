@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -178,3 +180,38 @@ def test_listener_makes_a_variable_in_begin(tmp_path):
         batches = fed([X] * steps)
         program.train(batches, steps=steps, saving_listeners=[Timing()])
         assert kte.load_variable(tmp_path, "saves") == saves
+
+
+class Assigning(tf.train.SessionRunHook):
+    """Fetches operations that assign its variables, as NASBench's hook does."""
+
+    def __init__(self):
+        self.got = []
+
+    def begin(self):
+        made = functools.partial(
+            tf.get_variable, initializer=tf.zeros_initializer(), trainable=False
+        )
+        self.runs, self.time = made("runs", [], tf.int32), made("time", [])
+        now = tf.cond(
+            tf.equal(self.runs, 0), lambda: self.time.assign(5.0), lambda: self.time
+        )
+        self.last = tf.reduce_sum(now)
+        with tf.control_dependencies([self.last]):
+            self.more = self.runs.assign_add(1)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs([self.more, self.last])
+
+    def after_run(self, run_context, run_values):
+        self.got.append(tuple(map(float, run_values.results)))
+
+
+def test_operations_that_assign_run_with_each_step(tmp_path):
+    # The values of TensorFlow 1.15.5.
+    hook = Assigning()
+    program = made(tmp_path)
+    program.train(fed([X, X]), hooks=[hook], steps=2)
+    program.train(fed([X]), hooks=[hook], steps=1)
+    assert hook.got == [(1, 5), (2, 5), (3, 5)]
+    assert kte.load_variable(tmp_path, "runs") == 3

@@ -249,7 +249,11 @@ class TensorFlowHook(LoopHook):
             refuse_feed("feed_dict", (args and args.feed_dict) or None)
             warn_of_options("SessionRunArgs", args and args.options)
             at_end = self._request(_wanted_at_end(self.hook))
-            self._wanted = self._request(args and args.fetches)
+            fetches = args and args.fetches
+            # Operations that assign a hook's variables run on the host, after the step.
+            assigns = self._hooked.assigns(fetches)
+            self._assigning = fetches if assigns else None
+            self._wanted = self._request(None if assigns else fetches)
         for request in (at_end, self._wanted):
             self._asked.update(() if request is None else request.names)
         return LaterArgs(sorted(self._asked))
@@ -260,7 +264,9 @@ class TensorFlowHook(LoopHook):
         """Calls the hook with the values that it requested."""
         del run_values
         results = None
-        if self._wanted is not None:
+        if self._assigning is not None:
+            results = self._session.run(self._assigning)
+        elif self._wanted is not None:
             try:
                 results = self._session.results(self._wanted)
             except KeyError as error:
