@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -156,3 +158,60 @@ def test_variable_made_too_late_is_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="make its variables in `begin`"):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+class Timing(tf.train.CheckpointSaverListener):
+    """Makes variables and operations in `begin`, as NASBench's listener does."""
+
+    def begin(self):
+        self.saves = tf.get_variable(
+            "saves", [], tf.int32, tf.zeros_initializer(), trainable=False
+        )
+        self.more = self.saves.assign(self.saves + 1)
+
+    def before_save(self, session, global_step_value):
+        session.run(self.more)
+
+
+def test_listener_makes_a_variable_in_begin(tmp_path):
+    # TensorFlow 1.15.5 has 2 and 4: it writes the checkpoint of step 2 again.
+    program = made(tmp_path)
+    for steps, saves in ((2, 2), (1, 3)):
+        batches = fed([X] * steps)
+        program.train(batches, steps=steps, saving_listeners=[Timing()])
+        assert kte.load_variable(tmp_path, "saves") == saves
+
+
+class Assigning(tf.train.SessionRunHook):
+    """Fetches operations that assign its variables, as NASBench's hook does."""
+
+    def __init__(self):
+        self.got = []
+
+    def begin(self):
+        made = functools.partial(
+            tf.get_variable, initializer=tf.zeros_initializer(), trainable=False
+        )
+        self.runs, self.time = made("runs", [], tf.int32), made("time", [])
+        now = tf.cond(
+            tf.equal(self.runs, 0), lambda: self.time.assign(5.0), lambda: self.time
+        )
+        self.last = tf.reduce_sum(now)
+        with tf.control_dependencies([self.last]):
+            self.more = self.runs.assign_add(1)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs([self.more, self.last])
+
+    def after_run(self, run_context, run_values):
+        self.got.append(tuple(map(float, run_values.results)))
+
+
+def test_operations_that_assign_run_with_each_step(tmp_path):
+    # The values of TensorFlow 1.15.5.
+    hook = Assigning()
+    program = made(tmp_path)
+    program.train(fed([X, X]), hooks=[hook], steps=2)
+    program.train(fed([X]), hooks=[hook], steps=1)
+    assert hook.got == [(1, 5), (2, 5), (3, 5)]
+    assert kte.load_variable(tmp_path, "runs") == 3

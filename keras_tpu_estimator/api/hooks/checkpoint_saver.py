@@ -44,6 +44,13 @@ class CheckpointSaverListener:
         """Called once, after the last checkpoint."""
 
 
+class GraphListener(CheckpointSaverListener):
+    """A listener that needs the session's graph in `begin`."""
+
+    def open(self, session: Session) -> None:
+        """Called before `begin`."""
+
+
 def check_listeners(
     listeners: Iterable[CheckpointSaverListener] | None,
     argument: str,
@@ -136,6 +143,13 @@ class CheckpointSaverHook(LoopHook):
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the steps after which it saves, if it counts steps."""
         return self._timer.steps_from(start)
+
+    def open(self, session: Session) -> None:
+        """Passes the session to listeners that make operations in its graph."""
+        super().open(session)
+        for listener in self._listeners:
+            if isinstance(listener, GraphListener):
+                listener.open(session)
 
     def begin(self) -> None:
         """Calls the listeners' `begin`."""

@@ -52,6 +52,11 @@ class HookedGraph(Protocol):
         fed, and need no tensor of a step.
         """
 
+    def assigns(self, fetches: Any) -> bool:
+        """Returns whether `host_run` accepts fetches, which assign only variables that
+        hooks made.
+        """
+
     def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
         """Returns the names to fetch for some tensors; `asked` are those requested
         before the run, or `None` before that.

@@ -3,6 +3,7 @@
 Only this file uses private attributes of TensorFlow's hooks and listeners.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
+    GraphListener,
 )
 from keras_tpu_estimator.api.hooks.graph_session import (
     HookedGraph,
@@ -247,7 +249,11 @@ class TensorFlowHook(LoopHook):
             refuse_feed("feed_dict", (args and args.feed_dict) or None)
             warn_of_options("SessionRunArgs", args and args.options)
             at_end = self._request(_wanted_at_end(self.hook))
-            self._wanted = self._request(args and args.fetches)
+            fetches = args and args.fetches
+            # Operations that assign a hook's variables run on the host, after the step.
+            assigns = self._hooked.assigns(fetches)
+            self._assigning = fetches if assigns else None
+            self._wanted = self._request(None if assigns else fetches)
         for request in (at_end, self._wanted):
             self._asked.update(() if request is None else request.names)
         return LaterArgs(sorted(self._asked))
@@ -258,7 +264,9 @@ class TensorFlowHook(LoopHook):
         """Calls the hook with the values that it requested."""
         del run_values
         results = None
-        if self._wanted is not None:
+        if self._assigning is not None:
+            results = self._session.run(self._assigning)
+        elif self._wanted is not None:
             try:
                 results = self._session.results(self._wanted)
             except KeyError as error:
@@ -391,15 +399,23 @@ class _ListenerForTensorFlow:
         self._listener.end(self._hook.session, int(step))
 
 
-class TensorFlowListener(CheckpointSaverListener):
+class TensorFlowListener(GraphListener):
     """A listener of TensorFlow's class that this package's hooks call."""
 
     def __init__(self, listener: Any):
         self.listener = listener
+        self._hooked: HookedGraph | None = None
+
+    def open(self, session: Session) -> None:
+        """Stores the graph of the program."""
+        self._hooked = session.graph
 
     def begin(self) -> None:
-        """Calls the listener."""
-        self.listener.begin()
+        """Calls the listener, which may add operations to the graph."""
+        with contextlib.ExitStack() as stack:
+            if self._hooked is not None:
+                stack.enter_context(self._hooked.scope())
+            self.listener.begin()
 
     def before_save(self, session: Session, global_step_value: int) -> None:
         """Calls the listener."""

@@ -164,6 +164,8 @@ class FetchedGraph:
         self.fetched = _fetched(model.spec)
         self._model = _with_eval_step(model)
         self.found: dict[Any, _Part | None] = {}
+        self._assigns: dict[Any, bool] = {}
+        self._of_model_fn = {*model.variables}
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -204,6 +206,7 @@ class FetchedGraph:
             local={**model.local, **local},
         )
         self.found.clear()
+        self._assigns.clear()
         enter(store, self._model, local)
         return True
 
@@ -212,6 +215,15 @@ class FetchedGraph:
     ) -> HostRun | None:
         """Returns a run on the host only. See `HookedGraph`."""
         return host_run(self._model, fetches, feed_dict)
+
+    def assigns(self, fetches: Any) -> bool:
+        """Returns whether fetches assign only variables of hooks. See `HookedGraph`."""
+        key = tuple(getattr(leaf, "name", leaf) for leaf in jax.tree.leaves(fetches))
+        if key not in self._assigns:
+            run = self.host_run(fetches, None)
+            own = run is not None and self._of_model_fn.isdisjoint(run.assigned)
+            self._assigns[key] = own
+        return self._assigns[key]
 
     def _counterpart(self, leaf: Any) -> _Part | None:
         """Returns the part for a fetch from the graph of another batch's shape.
