@@ -1,5 +1,6 @@
 """Tests that the exit of Python waits for what threads release."""
 
+import subprocess
 import sys
 import threading
 import time
@@ -9,6 +10,31 @@ import pytest
 from keras_tpu_estimator.engine.inputs import datasets
 
 PATIENCE_SECS = 0.2
+# Python exits for some seconds, in which a thread returns from TensorFlow.
+RETURNS_LATE = """
+import sys, threading, time
+import tensorflow as tf
+from keras_tpu_estimator.engine.inputs import datasets, pipeline
+
+class SlowExit:
+    def __del__(self, sleep=time.sleep):
+        sleep(4)
+
+def slow(number):
+    size = tf.where(number > 0, 5_000_000, 1)
+    return tf.sort(tf.random.uniform([size]))[0]
+
+sys.modules["slow_exit"] = SlowExit()
+datasets._MAXIMUM_SECS = pipeline._PATIENCE_SECS = 0
+with tf.Graph().as_default() as graph:
+    data = tf.data.Dataset.range(9).map(slow).prefetch(1)
+    batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+    session = tf.compat.v1.Session(graph=graph)
+    session.run(batch)
+END
+time.sleep(0.1)
+sys.exit(3)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +52,7 @@ def test_exit_waits_for_slow_releases():
         done.set()
 
     datasets.release(busy)
-    datasets.wait_for_releases()
+    datasets.end_threads()
     assert done.is_set()
 
 
@@ -34,11 +60,30 @@ def test_exit_does_not_wait_for_stuck_releases():
     go_on = threading.Event()
     datasets.release(go_on.wait)
     start = time.monotonic()
-    datasets.wait_for_releases()
+    datasets.end_threads()
     assert time.monotonic() - start < 60 * PATIENCE_SECS
     go_on.set()
-    datasets.wait_for_releases()
-    assert not datasets._threads
+    datasets.end_threads()
+    assert not datasets._released
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Only Linux unwinds threads of an exiting process."
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        "datasets.release(session.close)",
+        "pipeline.Infeed(lambda: session.close()).close()",
+    ],
+)
+def test_threads_that_return_late_do_not_abort_the_exit(end):
+    script = RETURNS_LATE.replace("END", end)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert "terminate" not in ended.stderr
+    assert ended.returncode == 3
 
 
 def test_no_thread_starts_while_python_exits(monkeypatch):
@@ -46,5 +91,5 @@ def test_no_thread_starts_while_python_exits(monkeypatch):
     monkeypatch.setattr(sys, "is_finalizing", lambda: True)
     called = []
     datasets.release(lambda: called.append(1))
-    assert not datasets._threads
+    assert not datasets._released
     assert not called

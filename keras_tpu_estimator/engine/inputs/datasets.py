@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.base.common.machine import block_returning_threads
 from keras_tpu_estimator.base.tracing.tensorflow_internals import (
     without_prefetch,
 )
@@ -181,12 +182,12 @@ def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
     return iterator
 
 
-# A thread that returns from TensorFlow while Python exits aborts the process, so
-# the exit waits. While the process uses no CPU time, the thread is stuck.
+# While the process uses no CPU time, a thread in TensorFlow is stuck, or sleeps.
 _PATIENCE_SECS = 1.0
 _MAXIMUM_SECS = 60.0
 _IDLE_SHARE = 0.02
-_threads: set[threading.Thread] = set()
+_released: set[threading.Thread] = set()
+_left: set[threading.Thread] = set()
 
 
 def release(function: Callable[[], object]) -> None:
@@ -200,33 +201,50 @@ def release(function: Callable[[], object]) -> None:
     thread = threading.Thread(
         target=lambda: _run(function), name="deletion", daemon=True
     )
-    _wait_at_exit()
-    _threads.add(thread)
+    _end_at_exit()
+    _released.add(thread)
     thread.start()
 
 
-def wait_for_releases() -> None:
-    """Waits for all functions of `release`, except for those that are stuck."""
+def leave(thread: threading.Thread) -> None:
+    """Lets Python exit while a thread is in TensorFlow."""
+    _end_at_exit()
+    _left.add(thread)
+
+
+def end_threads() -> None:
+    """Waits for all functions of `release`, except for those that are stuck.
+
+    Threads that are left cannot return to Python.
+    """
     until = time.monotonic() + _MAXIMUM_SECS
-    for thread in list(_threads):
-        while thread.is_alive() and time.monotonic() < until:
-            used = time.process_time()
-            thread.join(_PATIENCE_SECS)
-            used = time.process_time() - used
-            if thread.is_alive() and used < _IDLE_SHARE * _PATIENCE_SECS:
-                return
+    for thread in list(_released):
+        if not _ends(thread, until):
+            break
+    if any(thread.is_alive() for thread in _released | _left):
+        block_returning_threads()
+
+
+def _ends(thread: threading.Thread, until: float) -> bool:
+    """Waits for a thread while the process is busy."""
+    while thread.is_alive() and time.monotonic() < until:
+        used = time.process_time()
+        thread.join(_PATIENCE_SECS)
+        if time.process_time() - used < _IDLE_SHARE * _PATIENCE_SECS:
+            break
+    return not thread.is_alive()
 
 
 def _run(function: Callable[[], object]) -> None:
     try:
         function()
     finally:
-        _threads.discard(threading.current_thread())
+        _released.discard(threading.current_thread())
 
 
 @functools.cache
-def _wait_at_exit() -> None:
-    atexit.register(wait_for_releases)
+def _end_at_exit() -> None:
+    atexit.register(end_threads)
 
 
 # A missing float is zero. A missing integer may be an id, and zero is a valid id, so

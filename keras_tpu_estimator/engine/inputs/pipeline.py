@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeVar
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
+from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
@@ -350,6 +351,8 @@ class Infeed(Generic[T]):
             self._changed.notify_all()
         self._give_up()
         self._thread.join(_PATIENCE_SECS)
+        if self._thread.is_alive():
+            datasets.leave(self._thread)
 
     def __enter__(self) -> Self:
         return self
