@@ -293,7 +293,8 @@ class ReplicaShards:
         """Returns this replica's part of the sum of `x`, split along a dimension."""
         for groups in self._groups():
             x = jax.lax.psum_scatter(
-                *(x, self.axes),
+                x,
+                self.axes,
                 scatter_dimension=dimension,
                 axis_index_groups=groups,
                 tiled=True,
