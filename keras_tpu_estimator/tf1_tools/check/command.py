@@ -9,7 +9,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.common.sources import Source, read_program
+from keras_tpu_estimator.base.common.sources import (
+    Source,
+    current_folder,
+    folders_on_path,
+    read_program,
+)
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1_tools.check.python_2 import (
@@ -94,13 +99,17 @@ class Report:
 def check(path: pathlib.Path) -> Report:
     """Checks a folder, or a file and the modules that it imports, without running them.
 
-    The modules are read from the file's own folder and from folders on `PYTHONPATH`. A
-    path without a Python file raises a ValueError.
+    The modules are read from the file's own folder, from folders on `PYTHONPATH`, and
+    from the current folder if Python searches it. A path without a Python file raises a
+    ValueError.
     """
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [pathlib.Path(each) for each in others if each]
+    current, others = current_folder(), folders_on_path()
+    folders = [current, *others] if current else others
     sources = read_program(path, folders)
     program = scopes_of(sources)
+    own = {part for name in program for part in name.split(".")}
+    if path.is_dir():
+        own.add(path.resolve().name)
     uses: list[Use] = []
     unfollowed: list[Unfollowed] = []
     for module in program.values():
@@ -109,7 +118,7 @@ def check(path: pathlib.Path) -> Report:
                 uses.append(each)
             else:
                 unfollowed.append(each)
-        uses += absent_in(module, program)
+        uses += absent_in(module, own)
         uses += of_python_2_in(module)
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
@@ -202,13 +211,16 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report, start: pathlib.Path) -> str:
-    """Returns the report as tables, with file names relative to `start`."""
+    """Returns the report as tables.
+
+    File names are relative to `start` or, outside of it, to the current folder.
+    """
+    folders = (start, pathlib.Path.cwd())
 
     def where(place: Use | Unfollowed) -> str:
         path = place.path
-        if path.is_relative_to(start):
-            path = path.relative_to(start)
-        return f"{path}:{place.line}"
+        above = next((each for each in folders if path.is_relative_to(each)), "")
+        return f"{path.relative_to(above) if above else path}:{place.line}"
 
     running = report.with_verdict(Verdict.RUNS)
     names = {
@@ -336,7 +348,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         type=pathlib.Path,
         metavar="PATH",
         help="a folder, or a file, which is read together with the modules that it "
-        "imports from its own folder",
+        "imports from its own folder, the current one and PYTHONPATH",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with all places"

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from keras_tpu_estimator.base.common.sources import from_module
 from keras_tpu_estimator.tf1.names import catalogue
@@ -170,10 +170,8 @@ _NAMES_OF_PYTHON_2 = {
 }
 
 
-def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
-    """Yields imports of libraries that are neither installed nor part of the script."""
-    own = {part for name in program for part in name.split(".")}
-    own.add(module.source.path.parent.name)
+def absent_in(module: Scope, own: Container[str]) -> Iterator[Use]:
+    """Yields imports of libraries that are neither installed nor the script's own."""
     guarded = guarded_in(module)
     for scope, node in module.walk():
         for name in _libraries(node):
@@ -211,19 +209,40 @@ def _chooses(scope: Scope, name: ast.Name) -> bool:
     return False
 
 
-def library_advice(library: str) -> str:
+def library_advice(use: Use) -> str:
     """Returns advice for a missing library or built-in name."""
+    library = use.name
     now = _NAMES_OF_PYTHON_2.get(library)
     if now:
         return f"It is a name of Python 2. `2to3 -w FILE` replaces it with {now}."
     new = _OF_PYTHON_2.get(library)
     if new:
         return f"It is a Python 2 module. `2to3 -w FILE` replaces it with {new}."
+    for folder in use.path.resolve().parents:
+        if any(_is_below(folder, each) for each in _modules(use.node, library)):
+            return f"It is in {folder}. Put this folder into PYTHONPATH."
     name = _PACKAGES.get(library, library)
     return (
         f"It is not installed. Run `pip install {name}`, or put the folder "
         "that contains it into PYTHONPATH."
     )
+
+
+def _modules(node: ast.AST, library: str) -> list[str]:
+    """Returns the modules of a library that an import may read."""
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return [each for each in names if each.partition(".")[0] == library]
+
+
+def _is_below(folder: pathlib.Path, module: str) -> bool:
+    """Returns whether a folder contains a module, or a folder of modules."""
+    path = folder.joinpath(*module.split("."))
+    is_package = "." in module and path.is_dir()
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return is_package or any(each.is_file() for each in files)
 
 
 def _libraries(node: ast.AST) -> Iterator[str]:
