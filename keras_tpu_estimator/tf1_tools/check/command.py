@@ -1,12 +1,13 @@
 """The command `check`: its entry point, and its report as text and JSON."""
 
 import argparse
+import ast
 import dataclasses
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.common.sources import (
@@ -18,6 +19,7 @@ from keras_tpu_estimator.base.common.sources import (
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1_tools.check.python_2 import (
+    calls_of_python_2_in,
     mixed_tabs_in,
     prints_to_file,
     python_2_in,
@@ -29,6 +31,7 @@ from keras_tpu_estimator.tf1_tools.check.uses import (
     Use,
     absent_in,
     of_python_2_in,
+    old_protocols_in,
     uses_in,
 )
 from keras_tpu_estimator.tf1_tools.check.verdicts import Judge, Judgement, Verdict
@@ -110,16 +113,19 @@ def check(path: pathlib.Path) -> Report:
     own = {part for name in program for part in name.split(".")}
     if path.is_dir():
         own.add(path.resolve().name)
-    uses: list[Use] = []
-    unfollowed: list[Unfollowed] = []
-    for module in program.values():
-        for each in uses_in(module):
-            if isinstance(each, Use):
-                uses.append(each)
-            else:
-                unfollowed.append(each)
-        uses += absent_in(module, own)
-        uses += of_python_2_in(module)
+    functions = {
+        node.name
+        for module in program.values()
+        for node in ast.walk(module.node)
+        if isinstance(node, ast.FunctionDef)
+    }
+    found = [
+        each
+        for module in program.values()
+        for each in _found_in(module, own, functions)
+    ]
+    uses = [each for each in found if isinstance(each, Use)]
+    unfollowed = [each for each in found if isinstance(each, Unfollowed)]
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
     # Libraries that supply names are imported as in a run.
@@ -131,6 +137,17 @@ def check(path: pathlib.Path) -> Report:
         tuple([*unfollowed, *dismissed]),
         tuple(each for source in sources for each in _unreadable(source)),
     )
+
+
+def _found_in(
+    module: Scope, own: Container[str], functions: Container[str]
+) -> Iterator[Use | Unfollowed]:
+    """Yields the uses and remarks of a module, with the names of its program."""
+    yield from uses_in(module)
+    yield from absent_in(module, own)
+    yield from of_python_2_in(module)
+    yield from calls_of_python_2_in(module, functions)
+    yield from old_protocols_in(module)
 
 
 def _unreadable(source: Source) -> Iterator[Unfollowed]:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import importlib.util
+import os
 import pathlib
 from collections.abc import Container, Iterator
 
@@ -28,6 +29,7 @@ class Use:
         name: A name such as "tf.layers.dense" or "gin".
         node: The expression or import.
         is_guarded: Whether the script also runs without the name.
+        advice: The change that the script needs, if it does not follow from the name.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Use:
     node: ast.AST
     scope: Scope = dataclasses.field(repr=False)
     is_guarded: bool = False
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +70,14 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
             yield Unfollowed(path, line, ast.unparse(node))
 
 
-def guarded_in(module: Scope) -> frozenset[ast.AST]:
-    """Returns the nodes of a module that run only if their names exist."""
+def guarded_in(module: Scope, others: tuple[str, ...] = ()) -> frozenset[ast.AST]:
+    """Returns the nodes of a module that run only if their names exist.
+
+    Handlers of `others` count as well.
+    """
+    errors = (*_GUARDS, *others)
     nodes = ast.walk(module.node)
-    return frozenset(inner for node in nodes for inner in _guarded(node))
+    return frozenset(inner for node in nodes for inner in _guarded(node, errors))
 
 
 def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
@@ -101,14 +108,14 @@ def _cut(name: str) -> str:
     return name
 
 
-def _guarded(node: ast.AST) -> Iterator[ast.AST]:
+def _guarded(node: ast.AST, errors: tuple[str, ...]) -> Iterator[ast.AST]:
     """Yields the nodes below a node that run only if their names exist."""
     if isinstance(node, ast.Try):
         handled = " ".join(
             "Exception" if each.type is None else ast.unparse(each.type)
             for each in node.handlers
         )
-        if any(guard in handled for guard in _GUARDS):
+        if any(error in handled for error in errors):
             for statement in (*node.body, *node.handlers):
                 yield from ast.walk(statement)
     elif isinstance(node, ast.If | ast.IfExp):
@@ -193,6 +200,40 @@ def of_python_2_in(module: Scope) -> Iterator[Use]:
         ):
             may_lack = node in guarded or _chooses(scope, node)
             yield Use(node.id, path, node.lineno, node, scope, may_lack)
+
+
+_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+# Classes that only generated code calls, and that protobuf 4 and later refuse to call.
+_DESCRIPTORS = (
+    "Descriptor",
+    "EnumDescriptor",
+    "EnumValueDescriptor",
+    "FieldDescriptor",
+    "MethodDescriptor",
+    "OneofDescriptor",
+    "ServiceDescriptor",
+)
+_OF_PROTOC = (
+    "An old protoc has generated this file. Set the environment variable "
+    f"{_PROTOBUF}=python, or generate the file with protoc 3.19 or later."
+)
+
+
+def old_protocols_in(module: Scope) -> Iterator[Use]:
+    """Yields the first call that protobuf refuses in a file of an old protoc."""
+    if os.environ.get(_PROTOBUF) == "python":
+        return
+    for scope, node in module.walk():
+        if not isinstance(node, ast.Call):
+            continue
+        called = scope.meaning(node.func)
+        owner, _, name = (
+            called.rpartition(".") if isinstance(called, str) else ("",) * 3
+        )
+        if owner == "google.protobuf.descriptor" and name in _DESCRIPTORS:
+            path, line = module.source.path, node.lineno
+            yield Use(f"{owner}.{name}", path, line, node, scope, advice=_OF_PROTOC)
+            return
 
 
 def _chooses(scope: Scope, name: ast.Name) -> bool:
