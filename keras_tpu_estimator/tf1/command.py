@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -44,14 +43,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
 def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
     """Runs a script, or a module, as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
 
-    In the script, and in modules in its folder, in folders of PYTHONPATH and in those
-    that it adds to `sys.path`, `tensorflow` is `tf.compat.v1` with the names that
-    TensorFlow has removed. Afterwards the process behaves as with TF1, without eager
-    execution.
+    In the script, and in modules in its folder, in folders of PYTHONPATH, in those that
+    it adds to `sys.path`, and in the current one if Python searches it, `tensorflow` is
+    `tf.compat.v1` with the names that TensorFlow has removed. Afterwards the process
+    behaves as with TF1, without eager execution.
     """
     folder = sources.folder_of(script, is_module)
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [folder, *map(pathlib.Path, filter(None, others))]
+    folders = [folder, *sources.folders_on_path()]
     _behave_as_tf1()
     with tf1_for(folders), python_of_old_variables():
         names = {"__builtins__": BUILTINS}

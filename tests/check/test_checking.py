@@ -12,7 +12,7 @@ import pytest
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.check.command import check
+from keras_tpu_estimator.tf1_tools.check.command import as_text, check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
@@ -330,6 +330,46 @@ def test_modules_on_the_path_are_followed(tmp_path, monkeypatch) -> None:
     (tmp_path / "package" / "main.py").write_text("import more, package.more\n")
     monkeypatch.chdir(tmp_path)
     assert len(check(pathlib.Path("package/main.py")).files) == 2
+
+
+@pytest.fixture
+def namespace(tmp_path):
+    """A script in a package that it imports by name, from the folder above."""
+    # Python remembers names of modules, so each test has its own.
+    package = tmp_path / f"of_{tmp_path.name}"
+    for folder in ("bin", "data"):
+        (package / folder).mkdir(parents=True)
+    run = package / "bin" / "train.py"
+    run.write_text(f"from {package.name}.data import infeed\n")
+    (package / "data" / "infeed.py").write_text(HEAD + "tf.no()\n")
+    return run
+
+
+def test_modules_in_the_current_folder_are_followed(
+    namespace, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = check(namespace.relative_to(tmp_path))
+    assert names(report, Verdict.MISSING) == {"tf.no": [2]}
+    assert not report.with_verdict(Verdict.ABSENT)
+    place = "data/infeed.py:2"
+    assert f"{namespace.parts[-3]}/{place}" in as_text(report, namespace.parent)
+    monkeypatch.setattr(sys, "path", ["", *sys.path[1:]])
+    assert len(check(namespace).files) == 2
+
+
+@pytest.mark.parametrize("place", ["bin", "."])
+def test_folder_that_the_path_lacks_is_named(place, namespace, tmp_path) -> None:
+    package = namespace.parents[1]
+    (found,) = check(namespace.rename(package / place / "run.py")).needed
+    assert (found.name, found.verdict) == (package.name, Verdict.ABSENT)
+    assert found.advice == f"It is in {tmp_path}. Put this folder into PYTHONPATH."
+
+
+def test_checked_folder_may_be_a_package(namespace) -> None:
+    report = check(namespace.parents[1])
+    assert not report.with_verdict(Verdict.ABSENT)
 
 
 def test_python_2_is_reported(program) -> None:

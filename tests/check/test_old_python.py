@@ -145,6 +145,100 @@ def test_names_of_python_2_that_may_be_missing(code, report) -> None:
     assert report(code).runs
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "now"),
+    [
+        ("map(str, [1])[-1]", "map(...)[i]", "list(map(...))[i]"),
+        ("zip([1], [2])[:-1]", "zip(...)[i]", "list(zip(...))[i]"),
+        ("x = filter(None, [1])\nx[0]", "filter(...)[i]", "list(filter(...))[i]"),
+        ("len(zip([1], [2]))", "len(zip(...))", "len(list(zip(...)))"),
+        ("{1: 2}.keys()[0]", "x.keys()[i]", "list(x.keys())[i]"),
+        ("d = dict(a=1)\nd.values()[:1]", "x.values()[i]", "list(x.values())[i]"),
+        ("d = {}\ni = d.items()\ni[0]", "x.items()[i]", "list(x.items())[i]"),
+        (
+            "import collections\ncollections.OrderedDict().items()[0]",
+            "x.items()[i]",
+            "list(x.items())[i]",
+        ),
+        ("{}.iteritems()", "x.iteritems()", "x.items()"),
+        ("{}.has_key(1)", "x.has_key()", "key in x"),
+        ("def g():\n    yield 1\ng().next()", "x.next()", "next(x)"),
+        ("i = iter([1])\ni.next()", "x.next()", "next(x)"),
+        ("(x for x in [1]).next()", "x.next()", "next(x)"),
+        ("f = open('a')\nf.next()", "x.next()", "next(x)"),
+        ("import csv\ncsv.reader([]).next()", "x.next()", "next(x)"),
+        (
+            "import tensorflow as tf\ntf.python_io.tf_record_iterator('a').next()",
+            "x.next()",
+            "next(x)",
+        ),
+    ],
+)
+def test_lists_and_methods_of_python_2_are_missing(code, name, now, report) -> None:
+    (found,) = report(f"import os\n{code}\n").needed
+    assert (found.name, found.verdict) == (name, Verdict.ABSENT)
+    assert found.advice.startswith("It is Python 2.")
+    assert found.advice.endswith(f"`2to3 -w FILE` writes {now}.")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from six.moves import map, zip\nzip([1])[0]",
+        "list(map(str, [1]))[0]",
+        "d = {}\nd = f\nd.items()[0]",
+        "def f(x):\n    x.items()[0]\n    x.keys()[:1]\nf(1)",
+        "x = map(str, [1])\nx = list(x)\nx[0], len(x)",
+        "{}.get(1)[0]",
+        "import six\nsix.iteritems({})",
+        "import sys\nif sys.version_info[0] < 3:\n    map(str, [1])[0]",
+        "def f():\n    return 1\nf().next()",
+        "class A:\n    def next(self):\n        pass\nA().next()",
+        "try:\n    iter([1]).next()\nexcept AttributeError:\n    pass",
+        "try:\n    zip([1])[0]\nexcept TypeError:\n    pass",
+    ],
+)
+def test_lists_of_python_3_are_no_failure(code, report) -> None:
+    found = report(code)
+    assert found.runs and not found.with_verdict(Verdict.ABSENT)
+
+
+def test_methods_of_unknown_objects_are_remarks(report) -> None:
+    found = report("def f(x):\n    x.next()\n    x.iteritems()\nf(1)\n")
+    assert found.runs
+    assert [each.what for each in found.unfollowed] == [
+        "x.next(): if it is Python 2, `2to3 -w FILE` writes next(x)",
+        "x.iteritems(): if it is Python 2, `2to3 -w FILE` writes x.items()",
+    ]
+    own = "class A:\n    def next(self):\n        pass\ndef f(x):\n    x.next()\n"
+    assert not report(own).unfollowed
+
+
+def test_lists_of_python_2_in_a_branch_are_no_failure(report) -> None:
+    found = report(
+        "def f():\n    return zip([1])[0]\nif __name__ == '__main__':\n    pass\n"
+    )
+    assert found.with_verdict(Verdict.ABSENT, Grade.IN_BRANCH)
+    assert found.runs
+
+
+def test_protocol_buffers_of_old_protoc_are_named(report, monkeypatch) -> None:
+    text = """
+        from google.protobuf import descriptor as _descriptor
+        DESCRIPTOR = _descriptor.FileDescriptor(name='a')
+        _A = _descriptor.Descriptor(name='A', fields=[
+            _descriptor.FieldDescriptor(name='b'),
+            _descriptor.FieldDescriptor(name='c')])
+        """
+    monkeypatch.delenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", raising=False)
+    (found,) = report(text).needed
+    assert found.name == "google.protobuf.descriptor.Descriptor"
+    assert [each.line for each in found.places] == [4]
+    assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python" in found.advice
+    monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+    assert report(text).runs
+
+
 def test_optional_library_is_no_failure(report) -> None:
     found = report(
         """

@@ -177,6 +177,32 @@ def test_folders_that_a_script_adds_are_part_of_it(
     assert module.tf1_models.s.__name__ == "tensorflow.contrib.slim"
 
 
+def test_modules_in_the_current_folder_belong_to_the_script(tmp_path, monkeypatch):
+    folder = tmp_path / "tf1_space" / "data"
+    folder.mkdir(parents=True)
+    (folder / "part.py").write_text("import tensorflow.contrib.slim as s")
+    (tmp_path / "tf1_single.py").write_text("import tensorflow.contrib.slim as s")
+    monkeypatch.chdir(tmp_path)
+    # As `python -m` does.
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with tf1_for([]):
+        import tf1_single
+        from tf1_space.data import part
+    assert part.s.__name__ == tf1_single.s.__name__ == "tensorflow.contrib.slim"
+
+
+def test_libraries_below_the_current_folder_are_loaded_as_usual(tmp_path, monkeypatch):
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    (folder / "tf1_library.py").write_text("import tensorflow as tf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(folder))
+    with tf1_for([]):
+        import tf1_library
+    assert tf1_library.tf is tf
+
+
 def test_other_modules_are_loaded_as_usual(tmp_path, monkeypatch):
     folder = tmp_path / "env" / "site-packages"
     folder.mkdir(parents=True)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import os
 import pathlib
 import runpy
 import sys
@@ -145,6 +146,18 @@ def run(
             runpy.run_module(script, own, "__main__", alter_sys=True)
         else:
             runpy.run_path(script, own, "__main__")
+
+
+def folders_on_path() -> list[pathlib.Path]:
+    """Returns the folders on `PYTHONPATH`."""
+    names = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [pathlib.Path(each) for each in names if each]
+
+
+def current_folder() -> pathlib.Path | None:
+    """Returns the current folder if Python searches it, as with `python -m`."""
+    folder = pathlib.Path.cwd()
+    return None if {str(folder), ""}.isdisjoint(sys.path) else folder
 
 
 def folder_of(script: str, is_module: bool) -> pathlib.Path:

@@ -15,6 +15,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.common.sources import current_folder
 from keras_tpu_estimator.tf1.names.catalogue import path_of
 from keras_tpu_estimator.tf1.shims.old_libraries import OldModule, as_in_2018
 from keras_tpu_estimator.tf1.shims.resolving import (
@@ -79,7 +80,8 @@ BUILTINS = vars(builtins) | {"__import__": tf1_import}
 def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
     """Supplies TensorFlow 1 to modules of some folders in a `with` block.
 
-    Folders that are added to `sys.path` in the block are included.
+    Folders that are added to `sys.path` in the block are included, and the current one
+    if Python searches it, as with `python -m`.
     """
     finder = _Finder([folder.resolve() for folder in folders])
     sys.meta_path.insert(0, finder)
@@ -95,6 +97,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, folders: Sequence[pathlib.Path]):
         self._folders = folders
         self._before = {*sys.path}
+        self._current = current_folder()
 
     def find_spec(
         self,
@@ -109,15 +112,20 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         is_source = type(spec.loader) is importlib.machinery.SourceFileLoader
         is_old = fullname.partition(".")[0] in _OLD_LIBRARIES
-        if not is_source or not (is_old or self._is_here(spec.origin)):
+        if not is_source or not (is_old or self._is_here(fullname, spec.origin)):
             return None
         spec.loader = _Loader(spec.name, spec.origin)
         return spec
 
-    def _is_here(self, origin: str) -> bool:
+    def _is_here(self, name: str, origin: str) -> bool:
         file = pathlib.Path(origin).resolve()
         if _PACKAGE in file.parents or _OF_OTHERS & {*file.parts}:
             return False
+        if self._current is not None:
+            # Other folders below the current one, such as Python's, do not count.
+            top = (self._current / name.partition(".")[0]).resolve()
+            if top in file.parents or file == top.with_suffix(".py"):
+                return True
         added = (path for path in sys.path if path not in self._before)
         folders = (*self._folders, *(pathlib.Path(p).resolve() for p in added))
         return any(folder in file.parents for folder in folders)

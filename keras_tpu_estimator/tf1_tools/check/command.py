@@ -1,18 +1,25 @@
 """The command `check`: its entry point, and its report as text and JSON."""
 
 import argparse
+import ast
 import dataclasses
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.common.sources import Source, read_program
+from keras_tpu_estimator.base.common.sources import (
+    Source,
+    current_folder,
+    folders_on_path,
+    read_program,
+)
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1_tools.check.python_2 import (
+    calls_of_python_2_in,
     mixed_tabs_in,
     prints_to_file,
     python_2_in,
@@ -24,6 +31,7 @@ from keras_tpu_estimator.tf1_tools.check.uses import (
     Use,
     absent_in,
     of_python_2_in,
+    old_protocols_in,
     uses_in,
 )
 from keras_tpu_estimator.tf1_tools.check.verdicts import Judge, Judgement, Verdict
@@ -94,23 +102,30 @@ class Report:
 def check(path: pathlib.Path) -> Report:
     """Checks a folder, or a file and the modules that it imports, without running them.
 
-    The modules are read from the file's own folder and from folders on `PYTHONPATH`. A
-    path without a Python file raises a ValueError.
+    The modules are read from the file's own folder, from folders on `PYTHONPATH`, and
+    from the current folder if Python searches it. A path without a Python file raises a
+    ValueError.
     """
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [pathlib.Path(each) for each in others if each]
+    current, others = current_folder(), folders_on_path()
+    folders = [current, *others] if current else others
     sources = read_program(path, folders)
     program = scopes_of(sources)
-    uses: list[Use] = []
-    unfollowed: list[Unfollowed] = []
-    for module in program.values():
-        for each in uses_in(module):
-            if isinstance(each, Use):
-                uses.append(each)
-            else:
-                unfollowed.append(each)
-        uses += absent_in(module, program)
-        uses += of_python_2_in(module)
+    own = {part for name in program for part in name.split(".")}
+    if path.is_dir():
+        own.add(path.resolve().name)
+    functions = {
+        node.name
+        for module in program.values()
+        for node in ast.walk(module.node)
+        if isinstance(node, ast.FunctionDef)
+    }
+    found = [
+        each
+        for module in program.values()
+        for each in _found_in(module, own, functions)
+    ]
+    uses = [each for each in found if isinstance(each, Use)]
+    unfollowed = [each for each in found if isinstance(each, Unfollowed)]
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
     # Libraries that supply names are imported as in a run.
@@ -122,6 +137,17 @@ def check(path: pathlib.Path) -> Report:
         tuple([*unfollowed, *dismissed]),
         tuple(each for source in sources for each in _unreadable(source)),
     )
+
+
+def _found_in(
+    module: Scope, own: Container[str], functions: Container[str]
+) -> Iterator[Use | Unfollowed]:
+    """Yields the uses and remarks of a module, with the names of its program."""
+    yield from uses_in(module)
+    yield from absent_in(module, own)
+    yield from of_python_2_in(module)
+    yield from calls_of_python_2_in(module, functions)
+    yield from old_protocols_in(module)
 
 
 def _unreadable(source: Source) -> Iterator[Unfollowed]:
@@ -202,13 +228,16 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report, start: pathlib.Path) -> str:
-    """Returns the report as tables, with file names relative to `start`."""
+    """Returns the report as tables.
+
+    File names are relative to `start` or, outside of it, to the current folder.
+    """
+    folders = (start, pathlib.Path.cwd())
 
     def where(place: Use | Unfollowed) -> str:
         path = place.path
-        if path.is_relative_to(start):
-            path = path.relative_to(start)
-        return f"{path}:{place.line}"
+        above = next((each for each in folders if path.is_relative_to(each)), "")
+        return f"{path.relative_to(above) if above else path}:{place.line}"
 
     running = report.with_verdict(Verdict.RUNS)
     names = {
@@ -336,7 +365,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         type=pathlib.Path,
         metavar="PATH",
         help="a folder, or a file, which is read together with the modules that it "
-        "imports from its own folder",
+        "imports from its own folder, the current one and PYTHONPATH",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with all places"

@@ -4,8 +4,9 @@ import ast
 import dataclasses
 import functools
 import importlib.util
+import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from keras_tpu_estimator.base.common.sources import from_module
 from keras_tpu_estimator.tf1.names import catalogue
@@ -28,6 +29,7 @@ class Use:
         name: A name such as "tf.layers.dense" or "gin".
         node: The expression or import.
         is_guarded: Whether the script also runs without the name.
+        advice: The change that the script needs, if it does not follow from the name.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Use:
     node: ast.AST
     scope: Scope = dataclasses.field(repr=False)
     is_guarded: bool = False
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +70,14 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
             yield Unfollowed(path, line, ast.unparse(node))
 
 
-def guarded_in(module: Scope) -> frozenset[ast.AST]:
-    """Returns the nodes of a module that run only if their names exist."""
+def guarded_in(module: Scope, others: tuple[str, ...] = ()) -> frozenset[ast.AST]:
+    """Returns the nodes of a module that run only if their names exist.
+
+    Handlers of `others` count as well.
+    """
+    errors = (*_GUARDS, *others)
     nodes = ast.walk(module.node)
-    return frozenset(inner for node in nodes for inner in _guarded(node))
+    return frozenset(inner for node in nodes for inner in _guarded(node, errors))
 
 
 def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
@@ -101,14 +108,14 @@ def _cut(name: str) -> str:
     return name
 
 
-def _guarded(node: ast.AST) -> Iterator[ast.AST]:
+def _guarded(node: ast.AST, errors: tuple[str, ...]) -> Iterator[ast.AST]:
     """Yields the nodes below a node that run only if their names exist."""
     if isinstance(node, ast.Try):
         handled = " ".join(
             "Exception" if each.type is None else ast.unparse(each.type)
             for each in node.handlers
         )
-        if any(guard in handled for guard in _GUARDS):
+        if any(error in handled for error in errors):
             for statement in (*node.body, *node.handlers):
                 yield from ast.walk(statement)
     elif isinstance(node, ast.If | ast.IfExp):
@@ -170,10 +177,8 @@ _NAMES_OF_PYTHON_2 = {
 }
 
 
-def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
-    """Yields imports of libraries that are neither installed nor part of the script."""
-    own = {part for name in program for part in name.split(".")}
-    own.add(module.source.path.parent.name)
+def absent_in(module: Scope, own: Container[str]) -> Iterator[Use]:
+    """Yields imports of libraries that are neither installed nor the script's own."""
     guarded = guarded_in(module)
     for scope, node in module.walk():
         for name in _libraries(node):
@@ -197,6 +202,40 @@ def of_python_2_in(module: Scope) -> Iterator[Use]:
             yield Use(node.id, path, node.lineno, node, scope, may_lack)
 
 
+_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+# Classes that only generated code calls, and that protobuf 4 and later refuse to call.
+_DESCRIPTORS = (
+    "Descriptor",
+    "EnumDescriptor",
+    "EnumValueDescriptor",
+    "FieldDescriptor",
+    "MethodDescriptor",
+    "OneofDescriptor",
+    "ServiceDescriptor",
+)
+_OF_PROTOC = (
+    "An old protoc has generated this file. Set the environment variable "
+    f"{_PROTOBUF}=python, or generate the file with protoc 3.19 or later."
+)
+
+
+def old_protocols_in(module: Scope) -> Iterator[Use]:
+    """Yields the first call that protobuf refuses in a file of an old protoc."""
+    if os.environ.get(_PROTOBUF) == "python":
+        return
+    for scope, node in module.walk():
+        if not isinstance(node, ast.Call):
+            continue
+        called = scope.meaning(node.func)
+        owner, _, name = (
+            called.rpartition(".") if isinstance(called, str) else ("",) * 3
+        )
+        if owner == "google.protobuf.descriptor" and name in _DESCRIPTORS:
+            path, line = module.source.path, node.lineno
+            yield Use(f"{owner}.{name}", path, line, node, scope, advice=_OF_PROTOC)
+            return
+
+
 def _chooses(scope: Scope, name: ast.Name) -> bool:
     """Returns whether the function around a name may run without reaching the name.
 
@@ -211,19 +250,40 @@ def _chooses(scope: Scope, name: ast.Name) -> bool:
     return False
 
 
-def library_advice(library: str) -> str:
+def library_advice(use: Use) -> str:
     """Returns advice for a missing library or built-in name."""
+    library = use.name
     now = _NAMES_OF_PYTHON_2.get(library)
     if now:
         return f"It is a name of Python 2. `2to3 -w FILE` replaces it with {now}."
     new = _OF_PYTHON_2.get(library)
     if new:
         return f"It is a Python 2 module. `2to3 -w FILE` replaces it with {new}."
+    for folder in use.path.resolve().parents:
+        if any(_is_below(folder, each) for each in _modules(use.node, library)):
+            return f"It is in {folder}. Put this folder into PYTHONPATH."
     name = _PACKAGES.get(library, library)
     return (
         f"It is not installed. Run `pip install {name}`, or put the folder "
         "that contains it into PYTHONPATH."
     )
+
+
+def _modules(node: ast.AST, library: str) -> list[str]:
+    """Returns the modules of a library that an import may read."""
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return [each for each in names if each.partition(".")[0] == library]
+
+
+def _is_below(folder: pathlib.Path, module: str) -> bool:
+    """Returns whether a folder contains a module, or a folder of modules."""
+    path = folder.joinpath(*module.split("."))
+    is_package = "." in module and path.is_dir()
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return is_package or any(each.is_file() for each in files)
 
 
 def _libraries(node: ast.AST) -> Iterator[str]:

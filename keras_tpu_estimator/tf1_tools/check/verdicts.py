@@ -252,7 +252,7 @@ class Judge:
         """Judges a use by its name, its place and its arguments."""
         grade = self.code.anywhere.get(use.node, Grade.IN_BRANCH)
         if not f"{use.name}.".startswith("tf."):
-            return Judgement(Verdict.ABSENT, grade, library_advice(use.name))
+            return Judgement(Verdict.ABSENT, grade, use.advice or library_advice(use))
         found = shims.lookup(use.name)
         if found.status is shims.Status.MISSING:
             advice = _of_version_2(use.name) or found.advice
