@@ -215,3 +215,18 @@ def test_operations_that_assign_run_with_each_step(tmp_path):
     program.train(fed([X]), hooks=[hook], steps=1)
     assert hook.got == [(1, 5), (2, 5), (3, 5)]
     assert kte.load_variable(tmp_path, "runs") == 3
+
+
+class CountingSteps(tf.train.SessionRunHook):
+    """Fetches an operation that increments the global step."""
+
+    def begin(self):
+        self.more = tf.assign_add(tf.train.get_global_step(), 1)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self.more)
+
+
+def test_fetched_increment_of_the_global_step_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="Hooks must fetch tensors"):
+        made(tmp_path).train(fed([X]), hooks=[CountingSteps()], steps=1)

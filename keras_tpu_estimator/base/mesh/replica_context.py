@@ -284,7 +284,7 @@ class ReplicaShards:
         the lanes of tiles, and shards do not fill the lanes. It does not store the new
         dimension in tiles.
         """
-        if not self.in_two or self.dimension or len(shape) < 2:
+        if not self.in_two or self.dimension != 0 or len(shape) < 2:
             return False
         size = shape[0] // jax.lax.axis_size(self.axes)
         return size % _LANES != 0 and _dimension_of_lanes((size, *shape[1:])) == 0

@@ -151,5 +151,5 @@ def _check_equal(path: Any, values: Sequence[np.ndarray]) -> None:
 
 
 def _name(path: Any) -> str:
-    tree = ("features", "labels")[path[0].idx]
-    return tree + jax.tree_util.keystr(path[1:])
+    name = ("features", "labels")[path[0].idx]
+    return name + jax.tree_util.keystr(path[1:])

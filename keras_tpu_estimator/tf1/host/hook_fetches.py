@@ -221,8 +221,9 @@ class FetchedGraph:
         key = tuple(getattr(leaf, "name", leaf) for leaf in jax.tree.leaves(fetches))
         if key not in self._assigns:
             run = self.host_run(fetches, None)
-            own = run is not None and self._of_model_fn.isdisjoint(run.assigned)
-            self._assigns[key] = own
+            assigned = [] if run is None else run.assigned
+            is_own = self._of_model_fn.isdisjoint(assigned)
+            self._assigns[key] = bool(assigned) and is_own
         return self._assigns[key]
 
     def _counterpart(self, leaf: Any) -> _Part | None:
