@@ -241,7 +241,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
             sys.stdout.write(as_text(Directory.of(options.path)) + "\n")
             return 0
         verdicts = verify_all(options.path)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         parser.error(str(error))
     sys.stdout.write(verdicts_as_text(verdicts) + "\n")
     return 0 if all(verdict.is_intact for verdict in verdicts) else 1

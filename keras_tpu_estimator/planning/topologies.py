@@ -56,7 +56,7 @@ _FLAT_SHAPES = (
 _PARTS_OF_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _MOST_CHIPS = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
 _EXPECTED = (
-    f"Expected one of the kinds {', '.join(CHIPS)} with a shape or a size, "
+    f"Pass one of the kinds {', '.join(CHIPS)} with a shape or a size, "
     "such as 'v5e:4x4', 'v5litepod-16' or 'v4-32'."
 )
 _HOST = (2, 2)
@@ -350,7 +350,7 @@ def _expected(kind: str) -> str:
     listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     counted = "TensorCores" if CHIPS[kind].tensor_cores > 1 else "chips"
     return (
-        f"Expected one of the shapes {listed} after '{kind}:', or "
+        f"Pass one of the shapes {listed} after '{kind}:', or "
         f"a name such as {_type(_by_name(kind)[names[2]])!r}, which gives the "
         f"number of {counted}."
     )

@@ -171,7 +171,7 @@ class TF1FrontEnd:
     why_no_tables: str | None = (
         "With `embedding_config_spec`, `model_fn` must be written with Keras or "
         "JAX. Received one that builds TensorFlow 1 graphs. Make its "
-        "columns with tf.feature_column.embedding_column, and leave out "
+        "columns with tf.feature_column.embedding_column, and omit "
         "`embedding_config_spec`."
     )
 

@@ -89,7 +89,8 @@ def model_fn(function: Callable[..., Spec]) -> TF1ModelFn:
     """
     if not callable(function):
         raise TypeError(
-            "Expected a callable as `model_fn`. Received: "
-            f"{function!r} of type {type(function).__name__}"
+            "`model_fn` must be callable. Received: "
+            f"{function!r} of type {type(function).__name__}. Pass the function "
+            "itself."
         )
     return TF1ModelFn(function)

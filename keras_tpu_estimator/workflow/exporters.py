@@ -330,7 +330,7 @@ def _checked(receiver_fn: object) -> Callable[..., object]:
     if not callable(receiver_fn):
         raise TypeError(
             "`serving_input_receiver_fn` must be a function without "
-            f"arguments. Received: {shown(receiver_fn)}. Leave out the "
+            f"arguments. Received: {shown(receiver_fn)}. Omit the "
             "parentheses after its name."
         )
     return receiver_fn

@@ -126,8 +126,8 @@ def _check_model(model: object) -> None:
     if own:
         raise ValueError(
             f"The class {type(model).__name__} overrides {own}, which an "
-            "estimator does not call. Expected a model that is trained by "
-            "the arguments of `compile`. Write a model_fn that uses the "
-            "model and defines the training step."
+            "estimator does not call. Train by the arguments of `compile`, or "
+            "write a model_fn that uses the model and defines the training "
+            "step."
         )
     check_unscaled(getattr(model, "optimizer", None))

@@ -312,9 +312,9 @@ def test_checkpoints_are_saved_by_steps_or_seconds(given, steps, secs):
 @pytest.mark.parametrize("steps, secs", [(1, 1), (0, 600), (5, 0)])
 def test_steps_and_seconds_are_exclusive(steps, secs):
     both = {"save_checkpoints_steps": steps, "save_checkpoints_secs": secs}
-    with pytest.raises(ValueError, match="Cannot set both `save_checkpoints"):
+    with pytest.raises(ValueError, match="Only one of `save_checkpoints"):
         kte.RunConfig(**both)
-    with pytest.raises(ValueError, match="Cannot set both `save_checkpoints"):
+    with pytest.raises(ValueError, match="Only one of `save_checkpoints"):
         kte.RunConfig().replace(**both)
 
 
@@ -491,7 +491,7 @@ def test_default_values_do_not_warn(quiet):
 
 def test_a_cluster_has_one_address():
     cluster = Cluster()
-    with pytest.raises(ValueError, match="both `master` and `cluster`"):
+    with pytest.raises(ValueError, match="one of `master` and `cluster`"):
         kte.RunConfig(master="", cluster=cluster)
     with pytest.raises(ValueError, match="not have a cluster_def with `cluster`"):
         kte.RunConfig(cluster=cluster, session_config=ConfigProto(True))

@@ -155,7 +155,7 @@ def test_predictions_are_fetched():
 
 
 def test_unknown_fetches_are_an_error():
-    with pytest.raises(KeyError, match="fetch 'acc'.*'loss', 'mae'"):
+    with pytest.raises(KeyError, match="Received: 'acc'.*'loss', 'mae'"):
         fit(keras_model(), Recorder("acc"))
 
 

@@ -36,7 +36,7 @@ class Clock:
     [{}, {"every_secs": 1, "every_steps": 1}, {"every_secs": None}],
 )
 def test_timer_has_one_interval(intervals):
-    with pytest.raises(ValueError, match="exactly one of `every_secs`"):
+    with pytest.raises(ValueError, match="Exactly one of `every_secs`"):
         kte.hooks.SecondOrStepTimer(**intervals)
 
 
@@ -440,9 +440,9 @@ def test_saver_counts_seconds(save_secs, saves):
 
 
 def test_saver_needs_one_interval():
-    with pytest.raises(ValueError, match="exactly one"):
+    with pytest.raises(ValueError, match="Exactly one"):
         CheckpointSaverHook("somewhere")
-    with pytest.raises(ValueError, match="exactly one"):
+    with pytest.raises(ValueError, match="Exactly one"):
         CheckpointSaverHook("somewhere", save_secs=1, save_steps=1)
 
 

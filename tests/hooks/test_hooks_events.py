@@ -105,16 +105,16 @@ def test_summaries_go_to_the_given_writer(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ValueError, "exactly one of `every_secs` and `every_steps`"),
+        ({}, ValueError, "Exactly one of `every_secs` and `every_steps`"),
         (
             {"save_steps": 1, "save_secs": 1},
             ValueError,
-            "exactly one of `every_secs` and `every_steps`",
+            "Exactly one of `every_secs` and `every_steps`",
         ),
         (
             {"save_steps": 1, "scaffold": 1, "summary_op": "loss"},
             ValueError,
-            "one of `scaffold` and `summary_op`. .* Leave out `scaffold`",
+            "one of `scaffold` and `summary_op` can .* Omit `scaffold`",
         ),
         ({"save_steps": 1}, ValueError, "Pass the directory of the event file"),
         (
@@ -313,5 +313,5 @@ def test_next_training_ends_the_profile_of_a_failed_run(tmp_path):
 
 @pytest.mark.parametrize("arguments", [{}, {"save_steps": 1, "save_secs": 1}])
 def test_profiler_has_one_interval(arguments):
-    with pytest.raises(ValueError, match="exactly one of `every_secs`"):
+    with pytest.raises(ValueError, match="Exactly one of `every_secs`"):
         kte.hooks.ProfilerHook(**arguments)

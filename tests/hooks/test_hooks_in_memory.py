@@ -181,7 +181,9 @@ def test_hook_may_be_reused(tmp_path):
 @pytest.mark.parametrize("every", [None, 0, -1])
 def test_interval_must_be_positive(every, tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
-    with pytest.raises(ValueError, match=f"Invalid every_n_iter={every}"):
+    with pytest.raises(
+        ValueError, match=f"`every_n_iter` must be .* Received: {every}"
+    ):
         evaluator(estimator, every_n_iter=every)
 
 

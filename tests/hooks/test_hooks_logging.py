@@ -133,14 +133,14 @@ def test_evaluation_is_logged(tmp_path, lines):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "Expected `at_end`, or exactly one of `every_n_iter` and"),
+        ({}, "`at_end`, or exactly one of `every_n_iter` and"),
         ({"every_n_iter": 1, "every_n_secs": 1}, "exactly one of `every_n"),
         (
             {"every_n_iter": 1, "every_n_secs": 1, "at_end": True},
             "exactly one of `every_n",
         ),
-        ({"every_n_iter": 0}, "Invalid every_n_iter=0. Expected a positive"),
-        ({"every_n_iter": -1}, "Invalid every_n_iter=-1"),
+        ({"every_n_iter": 0}, "`every_n_iter` must be a positive number"),
+        ({"every_n_iter": -1}, "`every_n_iter` must .* Received: -1"),
     ],
 )
 def test_invalid_intervals_are_refused(arguments, message):

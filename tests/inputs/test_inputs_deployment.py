@@ -424,7 +424,7 @@ WRONG_AXES = {
     "no such axis": (
         [2, 1],
         X.T,
-        r"features must have the axis.*Expected axis 2. .* \(3, 64\)",
+        r"features must have the axis.*shape \(3, 64\), without axis 2",
     ),
     "not divisible": (
         [1, 1],

@@ -1,6 +1,7 @@
 """Tests of the reports of `python -m keras_tpu_estimator` about a directory."""
 
 import os
+import sys
 
 import pytest
 from helpers import (
@@ -54,6 +55,15 @@ def test_info_of_an_empty_directory(tmp_path, capsys):
         main(["info", str(tmp_path)])
     assert ended.value.code == 2
     assert "There is no other checkpoint in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_missing_driver_of_a_url(command, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(SystemExit) as ended:
+        main([command, "gs://bucket/run"])
+    assert ended.value.code == 2
+    assert "needs a driver" in capsys.readouterr().err
 
 
 def test_completed_training(tmp_path):

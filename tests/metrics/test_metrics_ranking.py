@@ -113,7 +113,7 @@ def test_given_predictions(class_id, weights):
 @pytest.mark.parametrize("k", [0, 4])
 @pytest.mark.parametrize("name", ALL_AT_K)
 def test_bad_k(name, k):
-    with pytest.raises(ValueError, match=rf"`k` between 1.*k={k}.*\(1, 3\)"):
+    with pytest.raises(ValueError, match=rf"`k` must be between 1.*k={k}.*\(1, 3\)"):
         getattr(metrics, name)([0], [[1.0, 2.0, 3.0]], k)
 
 

@@ -105,8 +105,8 @@ def test_one_host_is_a_topology():
         ("v4-12", "Did you mean 'v4-(8|16)'.*number of TensorCores"),
         ("v5e-12", "Did you mean 'v5litepod-(8|16)'.*number of chips"),
         ("v4:2x2", "Did you mean 'v4:2x2x1'"),
-        ("v6litepods-16", "Expected one of the shapes"),
-        ("v5e", "Expected one of the shapes 1x1"),
+        ("v6litepods-16", "Pass one of the shapes"),
+        ("v5e", "Pass one of the shapes 1x1"),
         ("v5e:0x0", "Did you mean 'v5e:1x1'"),
         ("v9-8", "kinds v4, v5e, v5p, v6e, tpu7x"),
         ("", "kinds v4, v5e, v5p, v6e, tpu7x"),
@@ -124,7 +124,7 @@ def test_the_name_must_be_a_string():
 
 
 def test_unknown_shapes_are_rejected():
-    with pytest.raises(ValueError, match="No v5e has 3x3 chips. Expected one"):
+    with pytest.raises(ValueError, match="No v5e has 3x3 chips. Pass one"):
         TpuTopology(CHIPS["v5e"], (3, 3))
 
 

@@ -165,8 +165,8 @@ TRAIN_REFUSED = {
     "1 steps and max_steps": (
         {"steps": 1, "max_steps": 2},
         ValueError,
-        "Cannot use both `steps` and `max_steps`. Received: steps=1, "
-        "max_steps=2. `steps` counts from the last checkpoint",
+        "Only one of `steps` and `max_steps` can be set. Received: steps=1, "
+        "max_steps=2. Pass `steps` to count from the last checkpoint",
     ),
     "2 negative steps": (
         {"steps": -1},

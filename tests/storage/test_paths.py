@@ -60,6 +60,22 @@ def test_sizes_of_all_files(root):
     assert paths.sizes_in(f"{root}/nothing") == {}
 
 
+def test_linked_folders_count_once(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.txt").write_text("a")
+    (tmp_path / "run" / "again").symlink_to(".")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.txt").write_text("bb")
+    (tmp_path / "latest").symlink_to("run")
+    (tmp_path / "run" / "linked").symlink_to(tmp_path / "elsewhere")
+    sizes = {"a.txt": 1, "linked/b.txt": 2}
+    assert paths.sizes_in(str(tmp_path / "run")) == sizes
+    assert paths.sizes_in(str(tmp_path / "latest")) == sizes
+    (tmp_path / "run" / "linked").unlink()
+    sizes = {"elsewhere/b.txt": 2, "run/a.txt": 1}
+    assert paths.sizes_in(str(tmp_path)) == sizes
+
+
 def test_removed_files_are_missing(root):
     paths.remove(f"{root}/a.txt")
     paths.remove(f"{root}/deep")

@@ -61,7 +61,7 @@ def new_estimator(model_dir):
         ),
         ("file:///C:/runs/1", ValueError, "local path.*Pass 'C:/runs/1'"),
         ("nowhere://bucket/run", ValueError, "nowhere"),
-        ("gs://bucket/run", ImportError, "gcsfs"),
+        ("gs://bucket/run", ImportError, "'gs://bucket/run.*' needs a driver.*gcsfs"),
     ],
 )
 def test_constructor_refuses_invalid_urls(path, error, message, monkeypatch):

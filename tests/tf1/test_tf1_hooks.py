@@ -118,6 +118,57 @@ def test_several_cores_and_steps_of_a_loop(tmp_path):
     np.testing.assert_allclose(largest, each.mean(), rtol=1e-6)
 
 
+class FetchingComposites(Fetching):
+    """Fetches tensors that have several components, as TensorFlow 1.15 can."""
+
+    def __init__(self):
+        super().__init__(lambda graph: self.composites)
+
+    def begin(self):
+        largest = tf.get_default_graph().get_tensor_by_name("largest:0")
+        sparse = tf.SparseTensor([[0, 1], [2, 0]], tf.stack([largest, 3]), [3, 4])
+        self.constant = tf.SparseTensor([[1, 1]], [5.0], [2, 2])
+        self.composites = {
+            "sparse": [sparse],
+            "slices": tf.IndexedSlices(tf.stack([largest, 3]), tf.constant([4, 2])),
+            "ragged": tf.RaggedTensor.from_row_lengths(
+                tf.RaggedTensor.from_row_lengths([largest, 3, 7], [1, 0, 2]), [2, 1]
+            ),
+        }
+
+    def after_run(self, run_context, run_values):
+        super().after_run(run_context, run_values)
+        self.later = run_context.session.run(self.constant)
+
+
+def test_tensors_with_components(tmp_path):
+    hook = FetchingComposites()
+    made(tmp_path).train(fed([X]), hooks=[hook], steps=1)
+    (got,) = hook.got
+    (sparse,) = got["sparse"]
+    assert isinstance(sparse, tf.SparseTensorValue)
+    np.testing.assert_array_equal(sparse.indices, [[0, 1], [2, 0]])
+    np.testing.assert_array_equal(sparse.values, [2, 3])
+    np.testing.assert_array_equal(sparse.dense_shape, [3, 4])
+    assert sparse.indices.dtype == np.int64
+    slices = got["slices"]
+    np.testing.assert_array_equal(slices.values, [2, 3])
+    np.testing.assert_array_equal(slices.indices, [4, 2])
+    assert slices.dense_shape is None
+    assert isinstance(got["ragged"], tf.ragged.RaggedTensorValue)
+    assert got["ragged"].to_list() == [[[2], []], [[3, 7]]]
+    assert isinstance(hook.later, tf.SparseTensorValue)
+    np.testing.assert_array_equal(hook.later.values, [5])
+
+
+def test_tensors_with_components_are_refused_on_several_cores(tmp_path):
+    message = "On several cores hooks must fetch dense tensors"
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path, use_tpu=True).train(
+            fed([X]), hooks=[FetchingComposites()], steps=1
+        )
+
+
 def test_hook_may_extend_the_graph_and_stop(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):

@@ -159,9 +159,8 @@ def check_one_interval(steps: object, secs: object) -> None:
     """Checks that only one interval between checkpoints is set."""
     if steps is not None and secs is not None:
         raise ValueError(
-            "Cannot set both `save_checkpoints_steps` and "
-            f"`save_checkpoints_secs`. Received: {steps} and {secs}. Set one "
-            "of them."
+            "Only one of `save_checkpoints_steps` and `save_checkpoints_secs` "
+            f"can be set. Received: {steps} and {secs}. Omit one of them."
         )
 
 
@@ -190,16 +189,16 @@ def check_cluster(cluster: object, master: object, session_config: object) -> No
         return
     if master is not None:
         raise ValueError(
-            "Cannot set both `master` and `cluster`. Received: "
-            f"master={master!r}, cluster={cluster!r}. Leave out both: they "
-            "have no effect here."
+            "Only one of `master` and `cluster` can be set. Received: "
+            f"master={master!r}, cluster={cluster!r}. Omit both: they have no "
+            "effect here."
         )
     # The class belongs to TensorFlow, which is not imported.
     has_field = getattr(session_config, "HasField", None)
     if has_field is not None and has_field("cluster_def"):
         raise ValueError(
             "`session_config` must not have a cluster_def with `cluster`. "
-            f"Received: cluster={cluster!r} and {session_config!r}. Leave out "
+            f"Received: cluster={cluster!r} and {session_config!r}. Omit "
             "both: they have no effect here."
         )
 

@@ -501,7 +501,6 @@ def _check_replaceable(names: Iterable[str]) -> None:
     for name in names:
         if name not in allowed:
             raise ValueError(
-                f"The field {name!r} of RunConfig cannot be replaced. Expected "
-                f"some of {allowed}.{did_you_mean(name, allowed)} Make a new "
-                "RunConfig."
+                f"The field {name!r} of RunConfig cannot be replaced, unlike "
+                f"{allowed}.{did_you_mean(name, allowed)} Make a new RunConfig."
             )

@@ -282,9 +282,9 @@ def train_steps(
     """Returns `steps` and `max_steps` as integers; at most one may be set."""
     if steps is not None and max_steps is not None:
         raise ValueError(
-            "Cannot use both `steps` and `max_steps`. Received: "
-            f"steps={steps}, max_steps={max_steps}. `steps` counts from the "
-            "last checkpoint, `max_steps` from the first step."
+            "Only one of `steps` and `max_steps` can be set. Received: "
+            f"steps={steps}, max_steps={max_steps}. Pass `steps` to count from "
+            "the last checkpoint, or `max_steps` to count from the first step."
         )
     return (
         whole_steps("steps", steps, use_tpu),

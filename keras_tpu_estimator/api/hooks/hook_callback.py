@@ -174,9 +174,9 @@ class HookCallback(keras.callbacks.Callback):
         by_path = self.variables()
         if name not in by_path:
             raise KeyError(
-                f"Cannot fetch {name!r}. Expected one of the logs "
-                f"{sorted(self._logs)}, 'global_step', if the model has an "
-                f"optimizer, or one of {sorted(by_path)}."
+                "A hook can fetch only logs, variables, and 'global_step' if the "
+                f"model has an optimizer. Received: {name!r}. Fetch one of the "
+                f"logs {sorted(self._logs)} or of the variables {sorted(by_path)}."
             )
         return keras.ops.convert_to_numpy(by_path[name])
 

@@ -61,8 +61,8 @@ class InMemoryEvaluatorHook(SessionRunHook):
     ):
         if every_n_iter is None or every_n_iter <= 0:
             raise ValueError(
-                f"Invalid every_n_iter={every_n_iter}. Expected a positive "
-                "number of runs."
+                "`every_n_iter` must be a positive number of runs. Received: "
+                f"{every_n_iter}."
             )
         self._estimator = estimator
         self._input_fn = input_fn

@@ -62,14 +62,15 @@ class LoggingTensorHook(SessionRunHook):
         only_at_end = at_end and every_n_iter is None and every_n_secs is None
         if not only_at_end and (every_n_iter is None) == (every_n_secs is None):
             raise ValueError(
-                "Expected `at_end`, or exactly one of `every_n_iter` and "
-                f"`every_n_secs`. Received: at_end={at_end}, every_n_iter="
-                f"{every_n_iter}, every_n_secs={every_n_secs}"
+                "`at_end`, or exactly one of `every_n_iter` and `every_n_secs`, must "
+                f"be set. Received: at_end={at_end}, every_n_iter={every_n_iter}, "
+                f"every_n_secs={every_n_secs}. Pass one of them, such as "
+                "every_n_iter=100."
             )
         if every_n_iter is not None and every_n_iter <= 0:
             raise ValueError(
-                f"Invalid every_n_iter={every_n_iter}. Expected a positive "
-                "number of runs."
+                "`every_n_iter` must be a positive number of runs. Received: "
+                f"{every_n_iter}."
             )
         self._names = _by_tag(tensors)
         self._timer = (

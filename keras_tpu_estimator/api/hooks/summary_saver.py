@@ -68,15 +68,15 @@ class SummarySaverHook(SessionRunHook):
     ):
         if scaffold is not None and summary_op is not None:
             raise ValueError(
-                "Expected one of `scaffold` and `summary_op`. Received both: "
-                f"{scaffold!r} and {summary_op!r}. Leave out `scaffold`."
+                "Only one of `scaffold` and `summary_op` can be set. Received both: "
+                f"{scaffold!r} and {summary_op!r}. Omit `scaffold`."
             )
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._names = _by_tag("loss" if summary_op is None else summary_op)
         writer = writer_of(output_dir, summary_writer)
         if writer is None:
             raise ValueError(
-                "Expected `output_dir` or `summary_writer`. Received neither. "
+                "`output_dir` or `summary_writer` must be set. Received neither. "
                 "Pass the directory of the event file, such as "
                 "estimator.model_dir."
             )

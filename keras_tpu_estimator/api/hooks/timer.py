@@ -40,8 +40,9 @@ class SecondOrStepTimer:
     ):
         if (every_secs is None) == (every_steps is None):
             raise ValueError(
-                "Expected exactly one of `every_secs` and `every_steps`. "
-                f"Received: every_secs={every_secs}, every_steps={every_steps}"
+                "Exactly one of `every_secs` and `every_steps` must be set. Received: "
+                f"every_secs={every_secs}, every_steps={every_steps}. Set the other "
+                "one to None."
             )
         self._every_secs = every_secs
         self._every_steps = math.inf if every_steps is None else every_steps

@@ -76,7 +76,7 @@ class Examples:
         labels, predictions = same_rank(labels, predictions)
         if labels.shape != predictions.shape:
             raise ValueError(
-                "Expected labels and predictions of one shape, up to a last "
+                "Labels and predictions must have one shape, except for a last "
                 "dimension of size 1. Received: labels of shape "
                 f"{labels.shape}, predictions of shape {predictions.shape}. "
                 "Pass class ids, such as ops.argmax(logits, axis=-1), with "
@@ -134,9 +134,9 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
     )
     if not fits:
         raise ValueError(
-            "Expected weights that are a scalar, or of the rank of the values "
-            "with each dimension equal to theirs or 1. Received: weights of "
-            f"shape {given} for values of shape {values.shape}."
+            "Weights must be a scalar, or have the rank of the values, with "
+            "each dimension equal to theirs or 1. Received: weights of shape "
+            f"{given} for values of shape {values.shape}. Reshape them."
         )
     return jnp.broadcast_to(weights, values.shape)
 

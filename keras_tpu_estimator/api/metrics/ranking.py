@@ -297,7 +297,7 @@ def _top_k(predictions: TensorLike, k: int) -> jax.Array:
     num_classes = predictions.shape[-1] if predictions.ndim else 0
     if not 1 <= k <= num_classes:
         raise ValueError(
-            "Expected `k` between 1 and the number of classes, the last "
+            "`k` must be between 1 and the number of classes, the last "
             f"dimension of predictions. Received: k={k}, predictions of shape "
             f"{predictions.shape}."
         )
@@ -315,7 +315,7 @@ def same_examples(
         labels = labels[..., None]
     if ids.ndim == 0 or labels.shape[:-1] != ids.shape[:-1]:
         raise ValueError(
-            "Expected labels of shape [...] or [..., num_labels] for "
+            "Labels must have the shape [...] or [..., num_labels] for "
             "predictions of shape [..., k] or [..., num_classes]. Received: "
             f"labels of shape {given}, predictions whose examples have shape "
             f"{ids.shape[:-1]}."

@@ -161,9 +161,9 @@ def mean_relative_error(
     normalizer, predicted = same_rank(normalizer, examples.predictions)
     if normalizer.shape != predicted.shape:
         raise ValueError(
-            "Expected a normalizer of the shape of the predictions, "
-            f"{predicted.shape}. Received: normalizer of shape "
-            f"{normalizer.shape}."
+            "`normalizer` must have the shape of the predictions, "
+            f"{predicted.shape}. Received: a normalizer of shape "
+            f"{normalizer.shape}. Use jnp.broadcast_to."
         )
     is_zero = normalizer == 0
     error = jnp.abs(_difference(examples)) / jnp.where(is_zero, 1, normalizer)

@@ -98,9 +98,8 @@ def outside_compilation(fn: Callable[..., Any], *tensors: PyTree) -> PyTree:
     hide_gpus()
     if not callable(fn):
         raise TypeError(
-            "Expected a function and its tensors. Received: "
-            f"{shown(fn)}. Pass the function itself: "
-            "outside_compilation(fn, *tensors)."
+            f"`fn` must be a function. Received: {shown(fn)}. Pass the function "
+            "itself: outside_compilation(fn, *tensors)."
         )
     traced = tf.function(fn, autograph=False).get_concrete_function(
         *map(_spec, tensors)
@@ -151,9 +150,8 @@ def _spec(tensor: Any) -> Any:
         return tf.TensorSpec(None, tensor.dtype)
     if not isinstance(tensor, jax.Array | np.ndarray):
         raise TypeError(
-            "Expected tensors of the model. Received: "
-            f"{shown(tensor)}. Bind other arguments "
-            "with functools.partial."
+            "`tensors` must be tensors of the model. Received: "
+            f"{shown(tensor)}. Bind other arguments with functools.partial."
         )
     shape = [d if isinstance(d, int) else None for d in tensor.shape]
     dtype = jax.dtypes.canonicalize_dtype(tensor.dtype)

@@ -85,8 +85,8 @@ class InitSession(Session):
     def _shape(self, path: str) -> tuple[int, ...]:
         if path not in self._values:
             raise KeyError(
-                f"Cannot assign to {path!r}, because no such variable exists. "
-                f"Expected one of {sorted(self._values)}."
+                f"The path of a variable must exist. Received: {path!r}. Use one of "
+                f"{sorted(self._values)}."
             )
         own = tuple(self._values[path].shape)
         return (self._rows[path], *own[1:]) if path in self._rows else own

@@ -78,8 +78,8 @@ def _check_kind(distribution: object) -> None:
     kinds = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
     if not isinstance(distribution, kinds):
         raise ValueError(
-            "Expected keras.distribution.DataParallel or ModelParallel as the "
-            f"distribution of a TPUEstimator. Received: {distribution}. Set "
+            "The distribution of a TPUEstimator must be a DataParallel or a "
+            f"ModelParallel of keras.distribution. Received: {distribution}. Set "
             "another with keras.distribution.set_distribution(...), or set "
             "None to use every device."
         )

@@ -65,8 +65,14 @@ def located(
             "install 'keras-tpu-estimator[remote]'`, and install fsspec's "
             "driver of the store: gcsfs for gs://, s3fs for s3://."
         ) from error
-    # Other processes also write there, so listings must not be cached.
-    return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    try:
+        # Other processes also write there, so listings must not be cached.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise ImportError(
+            f"The URL {url!r} needs a driver for {scheme}://, which is not "
+            f"installed. {error}."
+        ) from error
 
 
 def check(path: str) -> None:
@@ -135,15 +141,23 @@ def sizes_in(directory: str) -> dict[str, int]:
     """Returns the sizes of all files in a directory and its folders.
 
     The sorted keys are paths in the directory, with slashes. A missing directory has
-    none, and a file that is removed meanwhile is left out.
+    none, a file that is removed meanwhile is left out, and a folder with several links
+    counts once.
     """
     if is_url(directory):
         filesystem, path = located(directory)
         found = filesystem.find(path, detail=True)
         start = len(path.rstrip("/")) + 1
         return {name[start:]: found[name]["size"] for name in sorted(found)}
-    sizes = {}
-    for folder, _, names in os.walk(directory, followlinks=True):
+    sizes, seen = {}, set()
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        # A folder counts under its own name, not under that of a link beside it.
+        folders.sort(key=lambda name: os.path.islink(os.path.join(folder, name)))
         for name in names:
             path = os.path.join(folder, name)
             with contextlib.suppress(FileNotFoundError):

@@ -208,7 +208,7 @@ class BatchAxes:
         if not -leaf.ndim <= axis < leaf.ndim:
             raise ValueError(
                 f"{name} must have the axis that `batch_axis` sets. "
-                f"Expected axis {axis}. Received shape {leaf.shape}. Change "
+                f"Received: shape {leaf.shape}, without axis {axis}. Change "
                 "`batch_axis`."
             )
         if leaf.shape[axis] % self.shares:

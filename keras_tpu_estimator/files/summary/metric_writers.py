@@ -236,8 +236,8 @@ class JsonLines(MetricWriter):
 
     Args:
         directory: The directory for training, created if necessary, or its URL.
-            Evaluations have folders in it, such as "eval". Defaults to
-            `model_dir` and `eval_dir()`.
+            Evaluations have folders in it, such as "eval". Only one process
+            may write a file at a URL. Defaults to `model_dir` and `eval_dir()`.
 
     Example:
 

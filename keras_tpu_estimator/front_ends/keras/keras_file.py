@@ -222,7 +222,8 @@ def _compare(predict: Callable[[Features], PyTree], loaded: LoadedModel) -> None
         if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
             raise ValueError(
                 "The Keras model must compute the same as `model_fn`. "
-                f"Expected {expected!r}. Received: {np.asarray(got)!r}. "
+                f"Received: {np.asarray(got)!r}, while `model_fn` computes "
+                f"{expected!r}. "
                 "Variables without a layer and random numbers are not part "
                 "of a Keras model: put them into a keras.layers.Layer."
             )

@@ -58,7 +58,7 @@ def _warn(cls: type, train_step: Any) -> None:
     warnings.warn_explicit(
         f"The class {cls.__name__} has a custom `train_step`, which an "
         "estimator does not call: the `train_op` of `model_fn` trains. "
-        "Expected a model that is only called there. Compute the loss in "
+        "Compute the loss in "
         "model_fn as `train_step` does, and gradients, if needed, with "
         "kte.gradients.",
         UserWarning,

@@ -193,10 +193,9 @@ class TracedModelFn:
         scaffold = self.spec.make_scaffold()
         if self.mode == ModeKeys.TRAIN and scaffold.variables_to_restore:
             raise ValueError(
-                "`variables_to_restore` is for evaluation and prediction. "
-                "Expected None in mode 'train'. Received: "
-                f"{scaffold.sources}. To start training from other values, "
-                "use init_from_checkpoint."
+                "`variables_to_restore` must be None in mode 'train', because it is "
+                f"for evaluation and prediction. Received: {scaffold.sources}. To "
+                "start training from other values, use init_from_checkpoint."
             )
         return scaffold
 

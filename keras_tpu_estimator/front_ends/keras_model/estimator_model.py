@@ -235,8 +235,8 @@ class EstimatorModel(SavedByWeights):
             return
         else:
             raise ValueError(
-                f"Cannot {mode!r} with an iterator, because its first batch "
-                "would be lost. Expected arrays or a dataset. Received: "
+                f"The first data in mode {mode!r} must be arrays or a dataset, "
+                "because the first batch of an iterator would be lost. Received: "
                 f"{x!r}. Call `model.prepare(mode, features, labels)` with a "
                 "batch and `model.initialize()` first."
             )

@@ -126,6 +126,65 @@ def element_of(graph: Any, leaf: Any) -> Any:
     return element.op if hasattr(element, "handle") else element
 
 
+class IndexedSlicesValue(NamedTuple):
+    """The arrays of `tf.IndexedSlices`, with the names that TensorFlow gives them."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any
+
+
+class _Ragged(NamedTuple):
+    """The components of a ragged tensor."""
+
+    values: Any
+    row_splits: Any
+
+
+def in_components(fetches: Any) -> Any:
+    """Returns fetches with sparse and ragged tensors and `IndexedSlices` as tuples of
+    their tensors.
+    """
+    import tensorflow as tf
+
+    def components(leaf: Any) -> Any:
+        if isinstance(leaf, tf.SparseTensor):
+            parts = (leaf.indices, leaf.values, leaf.dense_shape)
+            return tf.compat.v1.SparseTensorValue(*parts)
+        if isinstance(leaf, tf.IndexedSlices):
+            return IndexedSlicesValue(leaf.values, leaf.indices, leaf.dense_shape)
+        if isinstance(leaf, tf.RaggedTensor):
+            return _Ragged(components(leaf.values), leaf.row_splits)
+        return leaf
+
+    return jax.tree.map(components, fetches)
+
+
+def _joined(results: Any) -> Any:
+    """Returns results with the ragged values that a TensorFlow session returns."""
+    import tensorflow as tf
+
+    def joined(node: Any) -> Any:
+        if not isinstance(node, _Ragged):
+            return node
+        make = tf.compat.v1.ragged.RaggedTensorValue
+        return make(joined(node.values), node.row_splits)
+
+    return jax.tree.map(joined, results, is_leaf=lambda x: isinstance(x, _Ragged))
+
+
+def _refuse_components(fetches: Any, leaves: Sequence[Any]) -> None:
+    """Raises a ValueError if fetches have components that cores cannot concatenate."""
+    for given in jax.tree.leaves(fetches):
+        if not any(given is leaf for leaf in leaves):
+            raise ValueError(
+                "On several cores hooks must fetch dense tensors, because the "
+                f"values of the cores are concatenated. Received: {given}. Fetch "
+                "`tf.sparse.to_dense(tensor)` or `tf.convert_to_tensor(tensor)`, or "
+                "set use_tpu=False to train on one device."
+            )
+
+
 ArraysByPath = Mapping[str, Any]
 
 
@@ -159,8 +218,9 @@ class FetchedGraph:
         found: Cached results about its tensors.
     """
 
-    def __init__(self, model: ModelGraph):
+    def __init__(self, model: ModelGraph, num_replicas: int):
         self.graph = model.graph
+        self._num_replicas = num_replicas
         self.fetched = _fetched(model.spec)
         self._model = _with_eval_step(model)
         self.found: dict[Any, _Part | None] = {}
@@ -181,7 +241,9 @@ class FetchedGraph:
 
     def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
         """Returns the request for some tensors. See `HookedGraph`."""
-        leaves, structure = jax.tree.flatten(fetches)
+        leaves, structure = jax.tree.flatten(in_components(fetches))
+        if self._num_replicas > 1:
+            _refuse_components(fetches, leaves)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
         def results(values: ArraysByPath, ran: FetchedGraph | None) -> Any:
@@ -190,7 +252,7 @@ class FetchedGraph:
                 pairs = zip(leaves, parts, strict=True)
                 own = [ran._counterpart(leaf) or part for leaf, part in pairs]
             made = [part.make(values) for part in own]
-            return jax.tree.unflatten(structure, made)
+            return _joined(jax.tree.unflatten(structure, made))
 
         return Request({n for part in parts for n in part.names}, results)
 
@@ -214,11 +276,13 @@ class FetchedGraph:
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
         """Returns a run on the host only. See `HookedGraph`."""
-        return host_run(self._model, fetches, feed_dict)
+        run = host_run(self._model, in_components(fetches), feed_dict)
+        return run and dataclasses.replace(run, fetches=fetches)
 
     def assigns(self, fetches: Any) -> bool:
         """Returns whether fetches assign only variables of hooks. See `HookedGraph`."""
-        key = tuple(getattr(leaf, "name", leaf) for leaf in jax.tree.leaves(fetches))
+        leaves = jax.tree.leaves(in_components(fetches))
+        key = tuple(getattr(leaf, "name", leaf) for leaf in leaves)
         if key not in self._assigns:
             run = self.host_run(fetches, None)
             assigned = [] if run is None else run.assigned

@@ -68,7 +68,7 @@ class InputSession:
                 "The iterator whose tensors `input_fn` returns must be "
                 "initialized. Received one that is not: the first batch is "
                 "read before hooks have a session. Return the dataset, made "
-                "of arrays in place of placeholders, and leave out the hook; "
+                "of arrays in place of placeholders, and omit the hook; "
                 "or add `iterator.initializer` to the collection "
                 "tf.GraphKeys.TABLE_INITIALIZERS."
             ) from error

@@ -133,7 +133,7 @@ class GraphStep:
                 {name: model.local[name] for name in self.local},
             ),
             named=self._outputs,
-            graph=FetchedGraph(model),
+            graph=FetchedGraph(model, self._example.cores.topology.num_replicas),
             counts_once=self.counts_once,
             records=self._outputs.records,
             line_in_graph=self._outputs.pruned.line_of,
