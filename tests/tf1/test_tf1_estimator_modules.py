@@ -107,8 +107,8 @@ def test_most_used_names_are_supplied():
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("canned.dnn.dnn_logit_fn_builder", "It needs a `model_fn`"),
-        ("canned.baseline.BaselineClassifier", "It needs a `model_fn`"),
+        ("canned.dnn.dnn_logit_fn_builder", "Write its model as a `model_fn`"),
+        ("canned.baseline.BaselineClassifier", "Write its model as a `model_fn`"),
         ("canned.head._binary_logistic_head", "Return an EstimatorSpec"),
         ("estimator.nothing", "It is private to TensorFlow's estimators"),
         ("gc.largest_export_versions", "Exporters delete old exports"),
