@@ -290,6 +290,12 @@ class Running:
         if padded.examples != size:
             predictions = jax.tree.map(cut, predictions)
         predictions = with_host_tensors(predictions, finish=np.asarray)
+        if self.fed.step.dtypes is not None:
+            predictions = jax.tree.map(
+                lambda array, dtype: array.astype(dtype, copy=False),
+                predictions,
+                self.fed.step.dtypes,
+            )
         host_call = None
         if "host_call" in outputs:
             host_call = jax.tree.map(lambda a: a[None], outputs["host_call"])

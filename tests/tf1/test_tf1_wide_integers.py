@@ -18,7 +18,8 @@ def input_fn(params):
 @kte.tf1.model_fn
 def model_fn(features, labels, mode, params):
     """Adds the step in `params` to an int64 variable."""
-    predictions = {"id": features["i"] + params["offset"]}
+    ids = features["i"] + params["offset"]
+    predictions = {"id": ids, "half": tf.cast(ids, tf.float64) / 2}
     if mode == "infer":
         return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
     w = tf.get_variable("w", [])
@@ -60,13 +61,15 @@ def test_overflowing_variable_stops_training(counts, tmp_path):
     assert estimator.get_variable_value("seen") == 0
 
 
-def test_predictions_that_do_not_fit_are_refused(tmp_path):
+def test_predictions_have_the_dtypes_of_the_graph(tmp_path):
     made(tmp_path).train(input_fn, steps=1)
     few = made(tmp_path, offset=7)
     assert [row["id"].tolist() for row in few.predict(input_fn)][:2] == [
         [100_007],
         [10],
     ]
+    row = next(few.predict(input_fn))
+    assert (row["id"].dtype, row["half"].dtype) == ("int64", "float64")
     many = made(tmp_path, offset=5_000_000_000)
     with pytest.raises(CutIntegersError, match="must fit 32 bits"):
         next(many.predict(input_fn))

@@ -206,6 +206,8 @@ class Step:
             one. Otherwise the global step is the value that the step assigns.
         directions: The Keras metrics among the `metric_values` that should rise
             ("up") or fall ("down"), by name.
+        dtypes: A pytree like the output `predictions` with the dtypes that the user
+            receives, or `None` for those of the devices.
         line_in_graph: Returns the user's line that made an operation of the
             graph, by its name, or `None` if it is unknown.
     """
@@ -224,6 +226,7 @@ class Step:
     counts_once: bool = True
     records: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    dtypes: PyTree = None
     line_in_graph: Callable[[str], SourceLine | None] | None = None
 
     def split(self, values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
@@ -136,6 +137,7 @@ class GraphStep:
             graph=FetchedGraph(model, self._example.cores.topology.num_replicas),
             counts_once=self.counts_once,
             records=self._outputs.records,
+            dtypes=self._dtypes,
             line_in_graph=self._outputs.pruned.line_of,
         )
 
@@ -219,6 +221,7 @@ class GraphStep:
         """Returns the tensors of the graph that leave the devices."""
         spec, mode = self._model.spec, self._mode
         tensors = outputs_of(spec, mode, lambda f: _fed(only_tensors(f)))
+        self._dtypes = jax.tree.map(_dtype, tensors.get("predictions"))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
             self._metric_fn = HostFunction(*MetricFn.of(only_tensors(metrics_fn)))
@@ -257,6 +260,10 @@ class GraphStep:
         else:
             self._host_call = _both(self._host_call, writer)
             tensors["host_call"] = [tensors["host_call"], _fed(writer)]
+
+
+def _dtype(tensor: Any) -> np.dtype:
+    return np.dtype(tensor.dtype.as_numpy_dtype)
 
 
 def _both(first: HostFunction, second: HostFunction) -> HostFunction:
