@@ -88,6 +88,48 @@ def test_sparse_ids_train_like_dense_ids(tmp_path, input_fn):
         np.testing.assert_array_equal(found[name], value)
 
 
+# Rows 2 and 4 have no ids, and the last rows of eight have none either.
+FIXED_CELLS = [[0, 0], [0, 1], [1, 0], [3, 0], [3, 1], [3, 2], [5, 0]]
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_ids_of_a_fixed_number_may_come_from_devices(combiner, is_weighted, tmp_path):
+    table = np.random.RandomState(0).normal(size=(5, 2, 2)).astype("float32")
+    x = np.arange(7, dtype="float32") + 0.5
+
+    def loss_of(table, x):
+        ids = tf.cast(x * 3, tf.int64) % 5
+        ids = tf.SparseTensor(FIXED_CELLS, ids, [8, 3])
+        shares = tf.SparseTensor(FIXED_CELLS, x, [8, 3]) if is_weighted else None
+        found = tf.nn.embedding_lookup_sparse(
+            table, ids, shares, combiner=combiner, max_norm=1.5
+        )
+        assert found.shape.as_list()[0] in (6, None)
+        return tf.reduce_sum(found**2) + tf.reduce_mean(found)
+
+    def of_lookups(features, labels, mode, params):
+        own = tf.get_variable("table", initializer=table)
+        loss = loss_of(own, features["x"])
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss, tf.train.get_global_step()),
+        )
+
+    made = estimator(of_lookups, tmp_path, use_tpu=False)
+    made.train(lambda params: tf.data.Dataset.from_tensors({"x": x}), steps=1)
+    with tf.GradientTape() as tape:
+        own = tf.constant(table)
+        tape.watch(own)
+        loss = loss_of(own, tf.constant(x))
+    expected = table - 0.1 * tf.convert_to_tensor(tape.gradient(loss, own)).numpy()
+    np.testing.assert_allclose(
+        made.get_variable_value("table"), expected, rtol=1e-5, atol=1e-6
+    )
+
+
 def test_columns_are_padded_to_a_power_of_two():
     assert [lookups.columns_for(n) for n in (0, 3, 4)] == [1, 4, 4]
     padded = lookups.filled(np.array([[1], [2]]), -1, 2)

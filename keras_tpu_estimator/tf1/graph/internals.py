@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -217,7 +218,7 @@ def _dense_columns() -> Iterator[None]:
             (
                 embedding_ops,
                 "embedding_lookup_sparse_impl",
-                lookups.combined_lookup,
+                functools.partial(lookups.combined_lookup, _evaluated_value),
             ),
         ):
             new = adapt(getattr(owner, name))

@@ -58,21 +58,66 @@ def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:
         return tf.reshape(result, tf.shape(wanted))
 
 
-def combined_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces the lookup in `tf.nn.embedding_lookup_sparse` for ids of the host."""
+def combined_lookup(
+    value_of: Callable[[Any], Any], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Replaces the lookup in `tf.nn.embedding_lookup_sparse`.
+
+    Ids of a fixed number may come from the devices, others come from the host.
+    `value_of` returns the value of a constant tensor, or `None`.
+    """
 
     def look_up(
         params: Any, segment_ids: Any, sp_weights: Any, ids: Any, *settings: Any
     ) -> Any:
-        if len(params) != 1 or ids.shape.is_fully_defined():
+        if len(params) != 1:
             return original(params, segment_ids, sp_weights, ids, *settings)
         combiner, ignores_weights, max_norm, _, strategy, _ = settings
         weights = None if ignores_weights else sp_weights.values
+        if ids.shape.is_fully_defined():
+            constant = value_of(segment_ids)
+            rows = _rows(segment_ids)[0] if constant is None else _last(constant) + 1
+            found = _found(params[0], ids, max_norm, strategy)
+            return _by_segment(found, weights, segment_ids, rows, combiner)
         rows, static = _rows(segment_ids)
         columns, shares = in_columns(segment_ids, ids, weights, [rows], [static])
         return weighed(params[0], columns, shares, combiner, max_norm, strategy)
 
     return look_up
+
+
+def _last(segment_ids: np.ndarray) -> int:
+    return int(segment_ids.max(initial=-1))
+
+
+def _found(params: Any, ids: Any, max_norm: float | None, strategy: str) -> Any:
+    import tensorflow as tf
+
+    look_up = tf.compat.v1.nn.embedding_lookup
+    return look_up(params, ids, strategy, max_norm=max_norm)
+
+
+def _by_segment(
+    found: Any, weights: Any, segment_ids: Any, rows: Any, combiner: str
+) -> Any:
+    """Combines the found rows of each segment, as TensorFlow's sparse operations do."""
+    import tensorflow as tf
+
+    shares = tf.ones_like(segment_ids, found.dtype)
+    if weights is not None:
+        shares = tf.cast(weights, found.dtype)
+        width = [-1] + [1] * (found.shape.rank - 1)
+        found *= tf.reshape(shares, width)
+
+    def summed(tensor: Any) -> Any:
+        return tf.math.unsorted_segment_sum(tensor, segment_ids, rows)
+
+    total = summed(found)
+    if combiner == "sum":
+        return total
+    size = summed(shares if combiner == "mean" else shares**2)
+    size = tf.reshape(size, [-1] + [1] * (found.shape.rank - 1))
+    return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
 def in_columns(
