@@ -472,6 +472,20 @@ def test_listeners_surround_every_save():
     ]
 
 
+def test_listeners_are_called_for_the_checkpoint_that_training_resumes_from():
+    log, saves = [], []
+    saver = CheckpointSaverHook(
+        "somewhere", save_steps=9, listeners=[Listener("a", log)]
+    )
+    session = SavingSession({"global_step": 4}, saves.append, saved_step=4)
+    hooks = HookList([saver], session)
+    hooks.begin()
+    hooks.after_create_session()
+    hooks.end()
+    assert log == ["a begin", "a before 4", "a after 4", "a end 4"]
+    assert saves == []
+
+
 @pytest.mark.parametrize(
     "stop_at, saves, stopped",
     [

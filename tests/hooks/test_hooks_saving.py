@@ -137,7 +137,7 @@ def test_listeners_of_train_are_called_only_in_that_call(tmp_path):
     )
     assert own.steps == other.steps == [0, 4]
     estimator.train(repeated(X, Y), hooks=[hook], steps=4)
-    assert own.steps == [0, 4, 8]
+    assert own.steps == [0, 4, 4, 8]
     assert other.steps == [0, 4]
 
 

@@ -390,7 +390,9 @@ def test_training_is_marked_complete(tmp_path):
 
     class Look(kte.hooks.CheckpointSaverListener):
         def after_save(self, session, global_step_value):
-            marked.append(kte.checkpoints.training_is_complete(tmp_path))
+            marked.append(
+                (global_step_value, kte.checkpoints.training_is_complete(tmp_path))
+            )
 
     estimator = linear_estimator(tmp_path)
     for max_steps in (4, 6, 6):
@@ -400,7 +402,8 @@ def test_training_is_marked_complete(tmp_path):
             kte.EvalSpec(HELD_OUT),
         )
         assert kte.checkpoints.training_is_complete(tmp_path)
-    assert marked == [False] * 4
+    # The second call resumes from step 4.
+    assert marked == [(step, False) for step in (0, 2, 4, 4, 6)]
     content = (tmp_path / "training_complete.json").read_text()
     assert json.loads(content) == {"global_step": 6}
 

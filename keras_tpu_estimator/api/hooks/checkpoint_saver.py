@@ -158,11 +158,15 @@ class CheckpointSaverHook(LoopHook):
             listener.begin()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Saves, so that a killed run can restart from the same values."""
+        """Saves, so that a killed run can restart from the same values.
+
+        The checkpoint that training resumes from is not written again. As in the
+        original, listeners are also called for it.
+        """
         del coord
         step = int(session.run("global_step"))
         self._timer.update_last_triggered_step(step)
-        self._save_once(session, step)
+        self._save(session, step)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -202,16 +206,19 @@ class CheckpointSaverHook(LoopHook):
 
     def _save_once(self, session: Session, step: int) -> bool:
         """Saves once a step; returns whether a listener asks to stop."""
-        if session.saved_step(self._directory) == step:
-            return False
+        return session.saved_step(self._directory) != step and self._save(session, step)
+
+    def _save(self, session: Session, step: int) -> bool:
+        """Saves, unless the step is saved; returns whether a listener asks to stop."""
         for listener in self._listeners:
             listener.before_save(session, step)
-        session.save_checkpoint(
-            self._directory,
-            self._basename,
-            # Listeners are called only for an existing checkpoint.
-            wait=bool(self._listeners),
-        )
+        if session.saved_step(self._directory) != step:
+            session.save_checkpoint(
+                self._directory,
+                self._basename,
+                # Listeners are called only for an existing checkpoint.
+                wait=bool(self._listeners),
+            )
         if session.saved_step(self._directory) != step:
             return False  # The loss is NaN, which another hook reports.
         answers = [listener.after_save(session, step) for listener in self._listeners]
