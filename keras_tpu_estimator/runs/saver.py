@@ -268,9 +268,13 @@ class Saver:
         context: EstimatorContext,
         progress: LoopState,
         positions: PositionSaver,
+        retention: Retention | None = None,
     ):
         self._positions = positions
-        self._config = context.config
+        self._retention = retention or Retention(
+            context.config.keep_checkpoint_max,
+            context.config.keep_checkpoint_every_n_hours or math.inf,
+        )
         self._hosts = context.hosts
         self._others = context.hosts.exchange("the checkpoint")
         self._model_dir = context.model_dir
@@ -374,10 +378,7 @@ class Saver:
             shards=shards,
             finite=finite,
             positions=positions,
-            retention=Retention(
-                self._config.keep_checkpoint_max,
-                self._config.keep_checkpoint_every_n_hours or math.inf,
-            ),
+            retention=self._retention,
             others=self._others,
             is_chief=self._hosts.is_chief,
             patience=patience,

@@ -258,7 +258,10 @@ class TrainingLoop:
                 is_mean=not self._plan.follows_hooks,
                 metrics=self._metrics,
             )
-            saver = Saver(self._context, self._loop_state, self._positions)
+            saver = Saver(
+                *(self._context, self._loop_state, self._positions),
+                self._step.retention,
+            )
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
                 start = values.step

@@ -327,7 +327,7 @@ PROGRAMS = {
         "runs", "tf.train.Scaffold(init_fn=None, ready_op=None, saver=None)"
     ),
     "a saver for a scaffold": Code("runs", "tf.train.Scaffold(saver=tf.train.Saver())"),
-    "a saver that keeps": Code("differs", "tf.train.Saver(max_to_keep=3)"),
+    "a saver that keeps": Code("runs", "tf.train.Saver(max_to_keep=3)"),
     "no strategy": host("runs", "tf.estimator.RunConfig(train_distribute=None)"),
     "a strategy of a flag": host(
         "depends",

@@ -175,6 +175,42 @@ def test_fields_without_effect_are_accepted(tmp_path):
     assert values_after(tmp_path, scaffold_fn)["global_step"] == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"max_to_keep": 3}, [2, 3, 4]),
+        ({"max_to_keep": 0}, [0, 1, 2, 3, 4]),
+        # A saver's defaults also replace those of RunConfig.
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+)
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_saver_decides_which_checkpoints_are_kept(
+    settings, kept, is_collected, tmp_path
+):
+    # TensorFlow 1.15.5 keeps the same.
+    def of_saver(features, labels, mode, params):
+        step = tf.train.get_global_step()
+        w = tf.get_variable("w", [])
+        saver = tf.train.Saver(**settings)
+        if is_collected:
+            tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+        scaffold = None if is_collected else tf.train.Scaffold(saver=saver)
+        return kte.tf1.EstimatorSpec(
+            mode, loss=w * w, train_op=step.assign_add(1), scaffold=scaffold
+        )
+
+    config = kte.RunConfig(
+        model_dir=str(tmp_path), save_checkpoints_steps=1, keep_checkpoint_max=1
+    )
+    made = kte.TPUEstimator(
+        kte.tf1.model_fn(of_saver), config=config, use_tpu=False, train_batch_size=2
+    )
+    made.train(fed([X] * 4), steps=4)
+    steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("*.index")]
+    assert sorted(steps) == kept
+
+
 def test_init_op_runs_after_restoring_a_checkpoint(tmp_path, old):
     def scaffold_fn():
         tf.train.init_from_checkpoint(old, {"old/": "new/"})

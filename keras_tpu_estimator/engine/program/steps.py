@@ -28,6 +28,7 @@ from keras_tpu_estimator.engine.inputs.deployment import TPUContext
 from keras_tpu_estimator.engine.inputs.input_shapes import Cut
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.directory.retention import Retention
 
 Outputs: TypeAlias = dict[str, PyTree]
 StepFunction: TypeAlias = Callable[
@@ -206,6 +207,7 @@ class Step:
             one. Otherwise the global step is the value that the step assigns.
         directions: The Keras metrics among the `metric_values` that should rise
             ("up") or fall ("down"), by name.
+        retention: The checkpoints to keep, or `None` for those of `RunConfig`.
         dtypes: A pytree like the output `predictions` with the dtypes that the user
             receives, or `None` for those of the devices.
         line_in_graph: Returns the user's line that made an operation of the
@@ -226,6 +228,7 @@ class Step:
     counts_once: bool = True
     records: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    retention: Retention | None = None
     dtypes: PyTree = None
     line_in_graph: Callable[[str], SourceLine | None] | None = None
 

@@ -16,6 +16,7 @@ from keras_tpu_estimator.api.model_fn.scaffold import InitSession, Scaffold
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.sessions import LocalInit, load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
@@ -128,19 +129,11 @@ def _warn(own: Mapping[str, Any]) -> None:
                 "have their values before the first step. Leave it out."
             )
     saver = own["saver"]
-    if saver is None:
-        return
-    if not internals.is_saver(saver):
+    if saver is not None and not internals.is_saver(saver):
         warn_once(
             "The `saver` of a tf.train.Scaffold has no effect, because it is "
             f"a {type(saver).__name__}: checkpoints have the variables of the "
             "graph under their names. Leave it out, or pass a tf.train.Saver."
-        )
-    elif internals.has_own_retention(saver):
-        warn_once(
-            "`max_to_keep` and `keep_checkpoint_every_n_hours` of the `saver` "
-            "of a tf.train.Scaffold have no effect. Set keep_checkpoint_max "
-            "and keep_checkpoint_every_n_hours in RunConfig."
         )
 
 
@@ -166,6 +159,17 @@ def as_ours(
             "read variables under these names."
         )
     return Scaffold(init_fn=init_fn, variables_to_restore=restored or None)
+
+
+def retention_of(scaffold: GraphScaffold) -> Retention | None:
+    """Returns the checkpoints that the scaffold's saver keeps, or `None`.
+
+    As in the original, they replace those of `RunConfig`.
+    """
+    saver = scaffold.saver
+    if saver is None or not internals.is_saver(saver):
+        return None
+    return internals.retention_of(saver)
 
 
 def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
-from keras_tpu_estimator.tf1.graph.scaffolds import as_ours
+from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, retention_of
 from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
@@ -137,6 +137,7 @@ class GraphStep:
             graph=FetchedGraph(model, self._example.cores.topology.num_replicas),
             counts_once=self.counts_once,
             records=self._outputs.records,
+            retention=retention_of(model.scaffold),
             dtypes=self._dtypes,
             line_in_graph=self._outputs.pruned.line_of,
         )
