@@ -683,3 +683,21 @@ def test_strings_of_batches_of_another_shape(tmp_path, call):
         program.train(fed([X]), steps=1)
     getattr(program, call)(fed([X, X[:8], X]), steps=3, hooks=[hook])
     assert [text.count(b"1.") for text in hook.got] == [32, 16, 32]
+
+
+@pytest.mark.parametrize("call", ["train", "evaluate"])
+def test_strings_of_the_input_are_refused(tmp_path, call):
+    def own(features, labels, mode, params):
+        tf.strings.join([features["word"], "!"], name="text")
+        return model_fn(features["x"], labels, mode, params)
+
+    def input_fn(params):
+        words = np.array(["a"] * len(X))
+        return tf.data.Dataset.from_tensors({"x": X, "word": words})
+
+    program = estimator(own, tmp_path, iterations=1, use_tpu=False)
+    if call == "evaluate":
+        program.train(input_fn, steps=1)
+    message = f"fetch strings or sparse .* Received: text:0, made at {__file__}"
+    with pytest.raises(ValueError, match=message):
+        getattr(program, call)(input_fn, steps=1, hooks=[Fetching("text:0")])

@@ -375,6 +375,13 @@ class FetchedGraph:
         ):
             return None
         part = cut(self.graph, [tensor], {})
+        if any(node.op == "Placeholder" for node in part.definition.node):
+            raise ValueError(
+                "A hook cannot fetch strings or sparse tensors of the input, because "
+                f"they stay on the host. Received: {tensor.name}, made at "
+                f"{line_of(tensor.op)}. Return it in predictions or eval_metrics, or "
+                "log it in input_fn."
+            )
         on_host = part.graph()
         run = on_host.callable([on_host.graph.get_tensor_by_name(tensor.name)])
         inputs = [self._tensor(each, None) for each in part.boundary]
