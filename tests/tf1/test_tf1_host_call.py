@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -102,6 +104,35 @@ def test_summaries_of_contrib(tmp_path):
     written = summaries_in(tmp_path / "own")
     assert written.keys() == {("largest", 0), ("largest", 1), ("rows", 0)}
     assert written["largest", 1] == 31
+
+
+def test_variables_are_used_in_the_order_of_creation(tmp_path):
+    # TensorFlow 1.15.5 runs these operations in any order. Minigo, for example, resets
+    # its metrics in each step by an operation that does not wait for their updates.
+    seen = []
+
+    def late(rows):
+        time.sleep(0.05)
+        return rows.sum()
+
+    def host_call(x):
+        total = tf.get_variable("total", [], initializer=tf.zeros_initializer)
+        unused = total.assign(-1.0)
+        rows = tf.py_func(late, [x], tf.float32)
+        rows.set_shape([])
+        added = tf.cond(
+            x[0, 0] > 2,
+            lambda: total.assign_add(rows) + 0,
+            lambda: total.assign_add(tf.py_func(late, [x], tf.float32)) + 0,
+        )
+        shown = tf.py_func(seen.append, [total.read_value()], [])
+        halved = total.assign(total * 0.5)
+        del unused
+        return [added, shown, halved]
+
+    made = estimator(program(host_call, lambda x, step: [x]), tmp_path)
+    made.train(batches(2, 2, 2), steps=3)
+    assert seen == [1.0, 5.5, 11.75]
 
 
 def test_function_is_called_once_for_each_size(tmp_path):

@@ -115,9 +115,8 @@ class _HostSession:
     """The graph of a `host_call` for tensors of some shapes, with its session."""
 
     def __init__(self, function: Callable[..., Any], tensors: PyTree):
-        graph = CalledGraph(function, tensors)
-        self._graph = graph
-        self._run = graph.callable(_operations(graph))
+        self._graph = CalledGraph(function, tensors, _operations)
+        self._run = self._graph.callable(self._graph.operations)
 
     def run(self, leaves: list[Any], step: int) -> None:
         """Runs the operations with these tensors."""
@@ -129,12 +128,12 @@ class _HostSession:
         self._graph.close()
 
 
-def _operations(graph: CalledGraph) -> list[Any]:
+def _operations(graph: Any, returned: PyTree) -> list[Any]:
     """Returns the result of a `host_call` as operations."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
-    with graph.graph.as_default():
+    with graph.as_default():
         summaries = v1.get_collection(v1.GraphKeys.SUMMARIES)
     if summaries:
         raise ValueError(
@@ -144,7 +143,7 @@ def _operations(graph: CalledGraph) -> list[Any]:
             f"tf.summary: {[each.op.name for each in summaries[:5]]}."
         )
     operations = []
-    for each in tf.nest.flatten(graph.returned):
+    for each in tf.nest.flatten(returned):
         if each is None:
             continue
         if not isinstance(each, tf.Operation) and not tf.is_tensor(each):
