@@ -306,8 +306,12 @@ class Saver:
             return None
         return last.step
 
-    def save(self, directory: PathLike, basename: str) -> None:
+    def save(
+        self, directory: PathLike, basename: str, retention: Retention | None = None
+    ) -> None:
         """Begins to write a checkpoint, unless the loss is NaN.
+
+        `retention` replaces the checkpoints to keep for this save.
 
         Raises an error of the previous checkpoint, or `NanLossDuringTrainingError` if
         trained values that are written before training continues are not finite.
@@ -321,7 +325,9 @@ class Saver:
             return
         path = os.path.join(os.fsdecode(directory), basename)
         _logger.info("Saving checkpoints for %d into %s.", values.step, path)
-        begun = self._begun(name_for(values.step, path), has_run)
+        begun = self._begun(
+            name_for(values.step, path), has_run, retention or self._retention
+        )
         key = self._key(directory)
 
         def complete() -> None:
@@ -353,7 +359,7 @@ class Saver:
         finally:
             self._others.close()
 
-    def _begun(self, prefix: str, has_run: bool) -> BegunSave:
+    def _begun(self, prefix: str, has_run: bool, retention: Retention) -> BegunSave:
         """Copies or writes the values that training may donate."""
         values = self._loop_state.values
         saved = self._runtime.values.to_save(
@@ -378,7 +384,7 @@ class Saver:
             shards=shards,
             finite=finite,
             positions=positions,
-            retention=self._retention,
+            retention=retention,
             others=self._others,
             is_chief=self._hosts.is_chief,
             patience=patience,

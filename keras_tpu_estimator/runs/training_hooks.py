@@ -33,6 +33,7 @@ from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
@@ -281,11 +282,12 @@ class TrainingSession(Session):
         directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
+        retention: Retention | None = None,
     ) -> None:
         """Writes the current values into a checkpoint."""
         # All hosts save, after comparing assigned values.
         self._call.barrier("session.save_checkpoint")
-        self._saver.save(directory, basename)
+        self._saver.save(directory, basename, retention)
         if wait:
             self._saver.wait()
 

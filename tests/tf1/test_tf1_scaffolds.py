@@ -211,6 +211,29 @@ def test_saver_decides_which_checkpoints_are_kept(
     assert sorted(steps) == kept
 
 
+@pytest.mark.parametrize("is_subclass", [False, True])
+def test_saver_of_a_hook_decides_which_checkpoints_are_kept(is_subclass, tmp_path):
+    kind = tf.train.CheckpointSaverHook
+    if is_subclass:
+        kind = type("Own", (kind,), {})
+    hooks = []
+
+    def of_hook(features, labels, mode, params):
+        step = tf.train.get_global_step()
+        w = tf.get_variable("w", [])
+        saver = tf.train.Saver(max_to_keep=2)
+        hooks[:] = hooks or [kind(str(tmp_path), save_steps=1, saver=saver)]
+        return kte.tf1.EstimatorSpec(
+            mode, loss=w * w, train_op=step.assign_add(1), training_hooks=hooks
+        )
+
+    made = estimator(of_hook, tmp_path, use_tpu=False, iterations=1)
+    for kept in ([3, 4], [7, 8]):
+        made.train(fed([X] * 4), steps=4)
+        steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("*.index")]
+        assert sorted(steps) == kept
+
+
 def test_init_op_runs_after_restoring_a_checkpoint(tmp_path, old):
     def scaffold_fn():
         tf.train.init_from_checkpoint(old, {"old/": "new/"})

@@ -15,6 +15,7 @@ from keras_tpu_estimator.base.common.field_checks import tuple_of
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.files.directory.retention import Retention
 
 
 class CheckpointSaverListener:
@@ -35,10 +36,12 @@ class CheckpointSaverListener:
         """Called once, before the first checkpoint."""
 
     def before_save(self, session: Session, global_step_value: int) -> None:
-        """Called before each checkpoint is written."""
+        """Called before each checkpoint is written, and for the one that training
+        resumes from.
+        """
 
     def after_save(self, session: Session, global_step_value: int) -> bool | None:
-        """Called after each checkpoint; returning `True` ends training."""
+        """Called after each of these; returning `True` ends training."""
 
     def end(self, session: Session, global_step_value: int) -> None:
         """Called once, after the last checkpoint."""
@@ -109,6 +112,7 @@ class CheckpointSaverHook(LoopHook):
 
     # Saving itself waits for the values.
     allows_run_ahead = True
+    retention: Retention | None = None
 
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
@@ -218,6 +222,7 @@ class CheckpointSaverHook(LoopHook):
                 self._basename,
                 # Listeners are called only for an existing checkpoint.
                 wait=bool(self._listeners),
+                retention=self.retention,
             )
         if session.saved_step(self._directory) != step:
             return False  # The loss is NaN, which another hook reports.

@@ -15,6 +15,7 @@ from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.files.directory.retention import Retention
 
 
 def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
@@ -198,6 +199,7 @@ class FitSession(Session):
         directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
+        retention: Retention | None = None,
     ) -> None:
         """Writes the variables into a checkpoint, and waits for it."""
         del wait
@@ -206,5 +208,9 @@ class FitSession(Session):
             path: keras.ops.convert_to_numpy(variable)
             for path, variable in self._callback.variables().items()
         }
-        saving.save(directory, step, values, basename=basename)
+        saving.save(
+            *(directory, step, values),
+            basename=basename,
+            retention=retention or Retention(),
+        )
         self._saved[paths.canonical(directory)] = step

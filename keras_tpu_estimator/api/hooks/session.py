@@ -10,6 +10,7 @@ import numpy as np
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.files.directory.retention import Retention
 
 _NO_FEED = (
     "Values cannot be fed into a compiled device loop. Put the value into "
@@ -199,6 +200,7 @@ class Session:
         directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
+        retention: Retention | None = None,
     ) -> None:
         """Writes the current values into a checkpoint.
 
@@ -209,6 +211,8 @@ class Session:
                 written while training continues. The next save, the end of
                 training and `saved_step` wait for it, and raise its errors.
                 Defaults to `True`.
+            retention: A `kte.checkpoints.Retention`, the checkpoints to keep in
+                the directory. Defaults to `None`, for those of `RunConfig`.
 
         Raises:
             RuntimeError: The session is not one of `train`.

@@ -31,8 +31,11 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunValues,
 )
 from keras_tpu_estimator.api.hooks.stopping import StopAtStepHook
+from keras_tpu_estimator.files.directory.retention import Retention
 
 _logger = logging.getLogger("keras_tpu_estimator")
+# Zero hours keep each checkpoint forever.
+_SMALLEST_HOURS = 1e-9
 
 
 class FeedFnHook(SessionRunHook):
@@ -145,12 +148,14 @@ def adopted(hook: Any) -> Any:
             return StopAtStepHook(num_steps=hook._num_steps)
         return StopAtStepHook(last_step=hook._last_step)
     if type(hook) is train.CheckpointSaverHook:
-        return CheckpointSaverHook(
+        saver = CheckpointSaverHook(
             hook._checkpoint_dir,
             checkpoint_basename=os.path.basename(hook._save_path),
             listeners=[adopted_listener(each) for each in hook._listeners],
             **_interval(hook),
         )
+        saver.retention = retention_of_saver(hook._saver)
+        return saver
     if type(hook) is train.ProfilerHook:
         directory = os.path.dirname(hook._output_file)
         return ProfilerHook(output_dir=directory, **_interval(hook))
@@ -159,6 +164,20 @@ def adopted(hook: Any) -> Any:
     if isinstance(hook, train.CheckpointSaverHook):
         return TensorFlowSaverHook(hook)
     return TensorFlowHook(hook)
+
+
+def retention_of_saver(saver: Any) -> Retention | None:
+    """Returns the checkpoints that a `tf.train.Saver` keeps; `None` for other values.
+
+    As in the original, they replace those of `RunConfig`.
+    """
+    if isinstance(saver, _SessionSaver):
+        return saver.retention
+    train = _train()
+    if train is None or not isinstance(saver, train.Saver):
+        return None
+    hours = saver._keep_checkpoint_every_n_hours
+    return Retention(saver._max_to_keep, max(hours, _SMALLEST_HOURS))
 
 
 def adopted_listener(listener: Any) -> Any:
@@ -312,7 +331,8 @@ class TensorFlowSaverHook(TensorFlowHook):
         """Gives the hook a saver that calls the session, and a shared timer."""
         super().open(session)
         self._opened = session
-        self.hook._saver = self.saver = _SessionSaver(session)
+        retention = retention_of_saver(self.hook._saver)
+        self.hook._saver = self.saver = _SessionSaver(session, retention)
         _share_time(self.hook._timer, session)
 
     def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
@@ -344,8 +364,9 @@ class _SessionSaver:
     # TensorBoard would show a `SaverDef`.
     saver_def = None
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, retention: Retention | None):
         self._session = session
+        self.retention = retention
         self.was_prevented = False
 
     def save(
@@ -357,7 +378,7 @@ class _SessionSaver:
         before = self._session.saved_step(directory)
         self.was_prevented = False
         if before != global_step:
-            self._session.save_checkpoint(directory, basename)
+            self._session.save_checkpoint(directory, basename, retention=self.retention)
             self.was_prevented = self._session.saved_step(directory) == before
         return f"{save_path}-{global_step}"
 

@@ -9,7 +9,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.tf1.graph import (
     feature_columns,
     lookups,
@@ -18,8 +17,6 @@ from keras_tpu_estimator.tf1.graph import (
 )
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
-# Zero hours keep each checkpoint forever.
-_SMALLEST_HOURS = 1e-9
 # The operators of which Python has a form that assigns, such as `+=`.
 _IN_PLACE = ("add", "sub", "mul", "truediv", "pow")
 
@@ -453,12 +450,6 @@ def is_saver(value: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(value, tf.compat.v1.train.Saver)
-
-
-def retention_of(saver: Any) -> Retention:
-    """Returns the checkpoints that a `tf.train.Saver` keeps."""
-    hours = saver._keep_checkpoint_every_n_hours
-    return Retention(saver._max_to_keep, max(hours, _SMALLEST_HOURS))
 
 
 def make_eval_step() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.tensorflow_hook import retention_of_saver
 from keras_tpu_estimator.api.model_fn.scaffold import InitSession, Scaffold
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -166,10 +167,7 @@ def retention_of(scaffold: GraphScaffold) -> Retention | None:
 
     As in the original, they replace those of `RunConfig`.
     """
-    saver = scaffold.saver
-    if saver is None or not internals.is_saver(saver):
-        return None
-    return internals.retention_of(saver)
+    return retention_of_saver(scaffold.saver)
 
 
 def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
