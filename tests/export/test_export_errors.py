@@ -492,7 +492,7 @@ def test_single_tensors_get_names():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: kte.outside_compilation(X["x"]), "a function and its tensors"),
+        (lambda: kte.outside_compilation(X["x"]), "`fn` must be a function"),
         (lambda: kte.outside_compilation(abs, 3), "tensors of the model"),
     ],
 )

@@ -229,7 +229,7 @@ def test_exports_are_skipped(tmp_path, dry_run):
 
 def test_invalid_arguments_are_refused(tmp_path, dry_run):
     own = estimator(tmp_path)
-    with pytest.raises(ValueError, match="both `steps` and `max_steps`"):
+    with pytest.raises(ValueError, match="one of `steps` and `max_steps`"):
         own.train(batches_of(X, Y), steps=1, max_steps=1)
     assert not dry_run.found
 

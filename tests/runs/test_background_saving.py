@@ -238,11 +238,11 @@ def no_position(monkeypatch):
     monkeypatch.setattr(PositionSaver, "beside", fail)
 
 
-def no_retention(monkeypatch):
-    def fail(*_):
-        raise RuntimeError("told: no retention")
+def no_begun_save(monkeypatch):
+    def fail(**_):
+        raise RuntimeError("told: no begun save")
 
-    monkeypatch.setattr(saver, "Retention", fail)
+    monkeypatch.setattr(saver, "BegunSave", fail)
 
 
 def no_list(monkeypatch):
@@ -252,7 +252,7 @@ def no_list(monkeypatch):
     monkeypatch.setattr(checkpoints.Retention, "split", fail)
 
 
-@pytest.mark.parametrize("fails", [no_thread, no_position, no_retention, no_list])
+@pytest.mark.parametrize("fails", [no_thread, no_position, no_begun_save, no_list])
 @pytest.mark.parametrize("is_caught", [False, True])
 def test_failed_save_is_no_checkpoint(
     estimator, monkeypatch, tmp_path, fails, is_caught

@@ -152,7 +152,7 @@ def test_native_spec_is_an_error(tmp_path):
 
 
 def test_model_fn_must_be_a_function():
-    with pytest.raises(TypeError, match="callable as `model_fn`"):
+    with pytest.raises(TypeError, match="`model_fn` must be callable"):
         kte.tf1.model_fn(1)
 
 
