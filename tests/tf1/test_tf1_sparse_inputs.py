@@ -88,13 +88,13 @@ def test_sparse_ids_train_like_dense_ids(tmp_path, input_fn):
         np.testing.assert_array_equal(found[name], value)
 
 
-# Rows 2 and 4 have no ids, and the last rows of eight have none either.
+# Rows 2 and 4 of eight have no ids, nor have the last two.
 FIXED_CELLS = [[0, 0], [0, 1], [1, 0], [3, 0], [3, 1], [3, 2], [5, 0]]
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_ids_of_a_fixed_number_may_come_from_devices(combiner, is_weighted, tmp_path):
+def test_ids_in_constant_cells_may_come_from_devices(combiner, is_weighted, tmp_path):
     table = np.random.RandomState(0).normal(size=(5, 2, 2)).astype("float32")
     x = np.arange(7, dtype="float32") + 0.5
 

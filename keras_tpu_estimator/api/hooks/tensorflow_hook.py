@@ -176,8 +176,8 @@ def retention_of_saver(saver: Any) -> Retention | None:
     train = _train()
     if train is None or not isinstance(saver, train.Saver):
         return None
-    hours = saver._keep_checkpoint_every_n_hours
-    return Retention(saver._max_to_keep, max(hours, _SMALLEST_HOURS))
+    hours = max(float(saver._keep_checkpoint_every_n_hours), _SMALLEST_HOURS)
+    return Retention(int(saver._max_to_keep or 0), hours)
 
 
 def adopted_listener(listener: Any) -> Any:

@@ -63,31 +63,28 @@ def combined_lookup(
 ) -> Callable[..., Any]:
     """Replaces the lookup in `tf.nn.embedding_lookup_sparse`.
 
-    Ids of a fixed number may come from the devices, others come from the host.
+    Ids in constant rows may come from the devices, others come from the host.
     `value_of` returns the value of a constant tensor, or `None`.
     """
 
     def look_up(
         params: Any, segment_ids: Any, sp_weights: Any, ids: Any, *settings: Any
     ) -> Any:
-        if len(params) != 1:
+        is_fixed = ids.shape.is_fully_defined()
+        # The number of rows follows from the values of the segment ids.
+        segments = value_of(segment_ids) if is_fixed else None
+        if len(params) != 1 or (is_fixed and segments is None):
             return original(params, segment_ids, sp_weights, ids, *settings)
         combiner, ignores_weights, max_norm, _, strategy, _ = settings
         weights = None if ignores_weights else sp_weights.values
-        if ids.shape.is_fully_defined():
-            constant = value_of(segment_ids)
-            rows = _rows(segment_ids)[0] if constant is None else _last(constant) + 1
+        if segments is not None:
             found = _found(params[0], ids, max_norm, strategy)
-            return _by_segment(found, weights, segment_ids, rows, combiner)
+            return _by_segment(found, weights, segments, combiner)
         rows, static = _rows(segment_ids)
         columns, shares = in_columns(segment_ids, ids, weights, [rows], [static])
         return weighed(params[0], columns, shares, combiner, max_norm, strategy)
 
     return look_up
-
-
-def _last(segment_ids: np.ndarray) -> int:
-    return int(segment_ids.max(initial=-1))
 
 
 def _found(params: Any, ids: Any, max_norm: float | None, strategy: str) -> Any:
@@ -97,20 +94,19 @@ def _found(params: Any, ids: Any, max_norm: float | None, strategy: str) -> Any:
     return look_up(params, ids, strategy, max_norm=max_norm)
 
 
-def _by_segment(
-    found: Any, weights: Any, segment_ids: Any, rows: Any, combiner: str
-) -> Any:
+def _by_segment(found: Any, weights: Any, segments: np.ndarray, combiner: str) -> Any:
     """Combines the found rows of each segment, as TensorFlow's sparse operations do."""
     import tensorflow as tf
 
-    shares = tf.ones_like(segment_ids, found.dtype)
+    rows = int(segments.max(initial=-1)) + 1
+    shares = tf.ones(segments.shape, found.dtype)
     if weights is not None:
         shares = tf.cast(weights, found.dtype)
         width = [-1] + [1] * (found.shape.rank - 1)
         found *= tf.reshape(shares, width)
 
     def summed(tensor: Any) -> Any:
-        return tf.math.unsorted_segment_sum(tensor, segment_ids, rows)
+        return tf.math.unsorted_segment_sum(tensor, segments, rows)
 
     total = summed(found)
     if combiner == "sum":
