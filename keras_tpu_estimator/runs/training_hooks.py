@@ -17,7 +17,12 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.api.hooks.session import MetricCounts, Session, T
+from keras_tpu_estimator.api.hooks.session import (
+    MetricCounts,
+    Session,
+    T,
+    check_retention,
+)
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.api.hooks.summary_saver import (
@@ -285,6 +290,7 @@ class TrainingSession(Session):
         retention: Retention | None = None,
     ) -> None:
         """Writes the current values into a checkpoint."""
+        check_retention(retention)
         # All hosts save, after comparing assigned values.
         self._call.barrier("session.save_checkpoint")
         self._saver.save(directory, basename, retention)

@@ -128,6 +128,31 @@ def test_configuration_limits_the_number_of_checkpoints(tmp_path):
     assert saved_steps(tmp_path) == [12, 16]
 
 
+def test_retention_of_a_hook_and_of_a_save(tmp_path):
+    class Own(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.session.save_checkpoint(
+                tmp_path / "own", retention=kte.checkpoints.Retention(2)
+            )
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    one = kte.checkpoints.Retention(1)
+    hooks = [saver(tmp_path / "other", saver=one), Own()]
+    estimator.train(repeated(X, Y), hooks=hooks, steps=9)
+    assert saved_steps(tmp_path / "other") == [9]
+    assert saved_steps(tmp_path / "own") == [8, 9]
+
+
+def test_retention_of_a_save_is_checked(tmp_path):
+    class Own(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.session.save_checkpoint(tmp_path / "own", retention=2)
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    with pytest.raises(TypeError, match="must be a kte.checkpoints.Retention"):
+        estimator.train(repeated(X, Y), hooks=[Own()], steps=1)
+
+
 def test_listeners_of_train_are_called_only_in_that_call(tmp_path):
     own, other = Listener(), Listener()
     hook = saver(tmp_path, listeners=[own])
@@ -191,7 +216,7 @@ def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
 
 
 def test_saver_object_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`saver` must be None. .*keep_check"):
+    with pytest.raises(ValueError, match="`saver` must be .* Pass Retention"):
         saver(tmp_path, saver=object())
 
 

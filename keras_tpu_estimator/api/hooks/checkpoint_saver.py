@@ -90,7 +90,9 @@ class CheckpointSaverHook(LoopHook):
         checkpoint_dir: The directory of the checkpoints, created if missing.
         save_secs: Seconds between checkpoints. Defaults to `None`.
         save_steps: Steps between checkpoints. Defaults to `None`.
-        saver: Must be `None`, because the session saves.
+        saver: A `kte.checkpoints.Retention`, the checkpoints to keep in the
+            directory. The session saves, so no other setting of the original's
+            saver exists. Defaults to `None`, for those of `RunConfig`.
         checkpoint_basename: Prefix of the names of checkpoints. Defaults to
             `'model.ckpt'`.
         listeners: `CheckpointSaverListener`s, called around each checkpoint.
@@ -99,7 +101,8 @@ class CheckpointSaverHook(LoopHook):
         save_graph_def: Accepted; has no effect, because no graph exists.
 
     Raises:
-        ValueError: Not exactly one interval is given, or `saver` is set.
+        ValueError: Not exactly one interval is given, or `saver` is another
+            object.
         TypeError: `listeners` is not a list of `CheckpointSaverListener`s.
         RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
 
@@ -112,26 +115,25 @@ class CheckpointSaverHook(LoopHook):
 
     # Saving itself waits for the values.
     allows_run_ahead = True
-    retention: Retention | None = None
 
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
         checkpoint_dir: PathLike,
         save_secs: float | None = None,
         save_steps: int | None = None,
-        saver: None = None,
+        saver: Retention | None = None,
         checkpoint_basename: str = "model.ckpt",
         scaffold: Any = None,
         listeners: Iterable[CheckpointSaverListener] | None = None,
         save_graph_def: bool = True,
     ):
         del save_graph_def
-        if saver is not None:
+        if saver is not None and not isinstance(saver, Retention):
             raise ValueError(
-                f"`saver` must be None. Received: {saver!r}. Leave it out, "
-                "because the session saves; set "
-                "RunConfig.keep_checkpoint_max for the number of checkpoints."
+                "`saver` must be a kte.checkpoints.Retention or None, because the "
+                f"session saves. Received: {saver!r}. Pass Retention(max_to_keep)."
             )
+        self._retention = saver
         paths.check_name("`checkpoint_basename`", checkpoint_basename)
         self._directory = os.fsdecode(checkpoint_dir)
         self._basename = checkpoint_basename
@@ -222,7 +224,7 @@ class CheckpointSaverHook(LoopHook):
                 self._basename,
                 # Listeners are called only for an existing checkpoint.
                 wait=bool(self._listeners),
-                retention=self.retention,
+                retention=self._retention,
             )
         if session.saved_step(self._directory) != step:
             return False  # The loss is NaN, which another hook reports.

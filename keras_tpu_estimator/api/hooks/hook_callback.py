@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.api.hooks.hook_list import HookedRun, HookList
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session import Session, check_retention
 from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
@@ -202,6 +202,7 @@ class FitSession(Session):
         retention: Retention | None = None,
     ) -> None:
         """Writes the variables into a checkpoint, and waits for it."""
+        check_retention(retention)
         del wait
         step = int(self.run("global_step"))
         values = {

@@ -66,6 +66,15 @@ def check_name(argument: str, name: Any) -> None:
         )
 
 
+def check_retention(retention: Any) -> None:
+    """Raises a TypeError for a value that is not a `Retention` or `None`."""
+    if retention is not None and not isinstance(retention, Retention):
+        raise TypeError(
+            "`retention` must be a kte.checkpoints.Retention. Received: "
+            f"{retention!r}. Pass Retention(max_to_keep)."
+        )
+
+
 def refuse_feed(argument: str, feed: Any) -> None:
     """Raises an error for values that cannot be fed."""
     if feed:
@@ -216,6 +225,7 @@ class Session:
 
         Raises:
             RuntimeError: The session is not one of `train`.
+            TypeError: `retention` is not a `Retention`.
         """
         raise _only_in_training("save checkpoints")
 

@@ -148,14 +148,13 @@ def adopted(hook: Any) -> Any:
             return StopAtStepHook(num_steps=hook._num_steps)
         return StopAtStepHook(last_step=hook._last_step)
     if type(hook) is train.CheckpointSaverHook:
-        saver = CheckpointSaverHook(
+        return CheckpointSaverHook(
             hook._checkpoint_dir,
             checkpoint_basename=os.path.basename(hook._save_path),
             listeners=[adopted_listener(each) for each in hook._listeners],
+            saver=retention_of_saver(hook._saver),
             **_interval(hook),
         )
-        saver.retention = retention_of_saver(hook._saver)
-        return saver
     if type(hook) is train.ProfilerHook:
         directory = os.path.dirname(hook._output_file)
         return ProfilerHook(output_dir=directory, **_interval(hook))

@@ -71,7 +71,7 @@ def located(
     except ImportError as error:
         raise ImportError(
             f"The URL {url!r} needs a driver for {scheme}://, which is not "
-            f"installed. {error}."
+            f"installed. {str(error).rstrip('.')}."
         ) from error
 
 

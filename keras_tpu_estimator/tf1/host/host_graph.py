@@ -174,7 +174,7 @@ def _ended(graph: Any, op: Any) -> Any:
 
     if op.type not in _FUNCTIONAL:
         return op
-    # What waits for `If` itself may run before its branch does.
+    # An operation that waits only for `If` may run before its branch does.
     with graph.as_default():
         results = [tf.identity(tensor) for tensor in op.outputs]
         with tf.control_dependencies(results):
