@@ -2,6 +2,7 @@
 
     nox                         # The core tests in all environments.
     nox -s newest-3.13 -- tests # All tests in one environment.
+    nox -s next                 # Prereleases of Keras, JAX and TensorFlow.
     nox -s serving              # Model servers load exports.
     nox -s ecosystem            # KerasHub models.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
@@ -25,10 +26,9 @@ CORE = (
     "tests/test_golden.py",
     "tests/test_examples.py::test_digits",
     "tests/test_examples.py::test_tf1_mnist",
-    "tests/tracing/test_keras_internals.py",
+    "tests/upstream",
     "tests/tracing/test_analyses.py",
     "tests/cpu/test_rewriting.py",
-    "tests/hosts/test_jax_internals.py",
     "tests/formats/test_other_formats.py",
     "tests/formats/test_orbax_saves.py::test_shards_are_written_while_training_continues",
     "tests/device/test_executables.py",
@@ -63,6 +63,30 @@ def run(session: nox.Session, *requirements: str) -> None:
 def newest(session: nox.Session) -> None:
     """Runs tests with the newest releases for a Python version."""
     run(session)
+
+
+@nox.session(python="3.13", venv_backend="uv")
+def next(session: nox.Session) -> None:
+    """Runs tests with Keras's nightly, and prereleases of JAX and TensorFlow."""
+    session.install("-e", ".[test]")
+    # The first installs the dependencies of the prereleases, and the second restores
+    # the files that `tensorflow` and `tensorflow-cpu` share.
+    prerelease = ("--prerelease", "allow", "--upgrade")
+    session.install(*prerelease, "jax", "tensorflow-cpu", "tensorflow")
+    session.install(
+        *("--prerelease", "allow", "--reinstall", "--no-deps"), "tensorflow-cpu"
+    )
+    # TensorFlow may require either distribution of Keras. Both have the same files.
+    session.run("uv", "pip", "uninstall", "keras", "keras-nightly", silent=True)
+    session.install("--prerelease", "allow", "--no-deps", "keras-nightly")
+    session.run(
+        "python",
+        "-c",
+        "import jax, keras, tensorflow as tf\n"
+        "print('next:', *(each.__version__ for each in (keras, jax, tf)))",
+        env={"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    session.run("pytest", *(session.posargs or CORE))
 
 
 @nox.session

@@ -5,8 +5,6 @@
 'train'
 """
 
-import sys as _sys
-
 from keras_tpu_estimator.base.common import backend as _backend
 
 _backend.import_keras()
@@ -50,7 +48,6 @@ from keras_tpu_estimator.api.model_fn.outside_compilation import (
 from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
 from keras_tpu_estimator.api.model_fn.updates import TrainOp
-from keras_tpu_estimator.base.common import public_paths as _public_paths
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.starting import initialize
@@ -148,22 +145,6 @@ __all__ = [
     "typing",
     "variable_scope",
 ]
-
-# A name in several modules has the path of the first.
-_public_paths.assign(
-    errors,
-    checkpoints,
-    export,
-    hooks,
-    metrics,
-    optimizers,
-    summary,
-    summary.experimental,
-    tf1,
-    experimental,
-    _sys.modules[__name__],
-    typing,
-)
 
 
 def __dir__() -> list[str]:

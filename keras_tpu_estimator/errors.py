@@ -18,6 +18,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     NoScopeError,
     TwoUnderOnePathError,
 )
+from keras_tpu_estimator.base.upstream.private_names import UnsupportedVersionError
 from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.values import WarmStartError
@@ -35,6 +36,7 @@ __all__ = [
     "TF1CallError",
     "TwoUnderOnePathError",
     "UnservableError",
+    "UnsupportedVersionError",
     "VariableNotFoundError",
     "WarmStartError",
 ]

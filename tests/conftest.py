@@ -21,8 +21,24 @@ _AS_USERS = "--xla_force_host_platform_device_count=8"
 # XLA compiles in less than half the time if it does not emit fusions through MLIR and
 # does not split modules for parallel compilation. The workers already use all cores.
 _FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
-    # Later releases always emit fusions through MLIR, and reject the flag.
+
+
+def _has_other_emitters():
+    """Returns whether each XLA in this process knows the flag for emitters.
+
+    Later releases always emit fusions through MLIR, and end the process if they read
+    the flag. JAX and TensorFlow contain an XLA each.
+    """
+    version = importlib.metadata.version
+    if not version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
+        return False
+    try:
+        return version("tensorflow-cpu").startswith("2.21.")
+    except importlib.metadata.PackageNotFoundError:
+        return version("tensorflow").startswith("2.21.")
+
+
+if _has_other_emitters():
     _FAST += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_AS_USERS} {_FAST}"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -7,10 +7,10 @@ import time
 import jax
 import pytest
 
-from keras_tpu_estimator.base.hosts import jax_internals
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 class Store:
@@ -85,7 +85,7 @@ class Store:
 def store(monkeypatch):
     """The key-value store that the hosts share."""
     store = Store()
-    monkeypatch.setattr(jax_internals, "coordination_client", lambda: store)
+    monkeypatch.setattr(jax_clusters, "coordination_client", lambda: store)
     return store
 
 

@@ -46,7 +46,12 @@ LISTS = {
 }
 # The same within the rooms that have inner rooms.
 INNER_FLOORS = {
-    "base": (("common",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
+    "base": (
+        ("common",),
+        ("upstream",),
+        ("cpu", "hosts", "storage"),
+        ("mesh", "tracing"),
+    ),
     "files": (
         ("atomic", "summary"),
         ("directory",),
@@ -296,20 +301,16 @@ def test_all_imported_distributions_are_declared() -> None:
 @pytest.mark.parametrize(
     ("private", "expected"),
     [
-        (
-            "keras.src",
-            {"base.tracing.keras_internals", "base.tracing.keras_patches"},
-        ),
-        ("jax._src", {"base.hosts.jax_internals"}),
-        ("jaxlib", {"export.stablehlo"}),
+        ("keras.src", set()),
+        ("jax._src", set()),
+        ("jaxlib", set()),
         (
             "jax.interpreters",
             {"base.tracing.jaxprs", "tf1.lift.jax_internals"},
         ),
-        # One for each front end.
         (
             "tensorflow.python",
-            {"tf1.graph.internals", "base.tracing.tensorflow_internals"},
+            {"tf1.graph.internals"},
         ),
     ],
 )
@@ -327,9 +328,7 @@ def test_private_modules_are_imported_in_few_files(
 
 # The modules that use private attributes of other libraries, except Python's frames.
 PRIVATE_ATTRIBUTES = {
-    "base.hosts.jax_internals",
-    "base.tracing.keras_internals",
-    "base.tracing.tensorflow_internals",
+    "base.upstream.jax_clusters",
     "tf1.graph.internals",
     # The arguments of TensorFlow's hooks.
     "api.hooks.tensorflow_hook",
@@ -368,6 +367,103 @@ def test_private_attributes_of_others_are_used_in_few_files() -> None:
         and node.attr not in own
     }
     assert users == PRIVATE_ATTRIBUTES
+
+
+_PRIVATE_PATH = re.compile(r"(?:keras\.src|jax\._src|jaxlib|tensorflow\.python)\.\w")
+_PRIVATE_NAME = re.compile(r"_[a-z]\w*")
+# The modules with private names of libraries in strings, besides those of TF1 programs,
+# which contain such names themselves.
+PRIVATE_STRINGS = {
+    # Grain's transformations, and masks in the process that makes a TensorFlow graph.
+    "engine.inputs.other_libraries",
+    "export.tensorflow_graph",
+}
+
+
+def strings_of_names(tree: ast.AST) -> Iterator[str]:
+    """The private names in strings: paths, and attributes that are read by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if _PRIVATE_PATH.match(node.value):
+                yield node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
+            and isinstance(node.args[1], ast.Constant)
+            and _PRIVATE_NAME.fullmatch(str(node.args[1].value))
+        ):
+            yield node.args[1].value
+
+
+# The public attributes of named tuples.
+_OF_TUPLES = {"_fields", "_asdict", "_replace"}
+
+
+def attributes_made(tree: ast.AST) -> Iterator[str]:
+    """Names of attributes and methods of the classes of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                yield node.attr
+        elif isinstance(node, ast.ClassDef):
+            yield from names_made(ast.Module(node.body, []))
+
+
+def test_private_names_in_strings_are_in_few_files() -> None:
+    own = {name for _, tree in parsed() for name in attributes_made(tree)}
+    users = {
+        module
+        for module, tree in parsed()
+        for name in strings_of_names(tree)
+        if name not in own | _OF_TUPLES
+        and module.split(".")[0] not in ("tf1", "tf1_tools")
+        and not module.startswith("base.upstream.")
+    }
+    assert users == PRIVATE_STRINGS
+
+
+# The modules that assign to the modules and classes of others.
+ASSIGNERS = {
+    # A process that makes a TensorFlow graph, and ends with it.
+    "export.tensorflow_graph",
+    # Attributes of its own functions and of configuration classes.
+    "base.common.field_checks",
+    "engine.device.device_loop",
+    "tf1_tools.tf_estimator.estimators",
+}
+
+
+def assigned_to_others(tree: ast.AST) -> Iterator[str]:
+    """The attributes of imported modules and of classes that a module replaces."""
+    imported = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if isinstance(node, ast.Import)
+        or str(node.module).partition(".")[0] != PACKAGE.name
+    }
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            for part in ast.walk(target):
+                if not (
+                    isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+                ):
+                    continue
+                root = part.value
+                while isinstance(root, ast.Attribute):
+                    root = root.value
+                is_method = re.fullmatch("__[a-z]+__", part.attr) is not None
+                is_other = isinstance(root, ast.Name) and root.id in imported
+                if is_other or is_method:
+                    yield part.attr
+
+
+def test_few_modules_assign_to_the_names_of_others() -> None:
+    assigners = {module for module, tree in parsed() if any(assigned_to_others(tree))}
+    assert assigners == ASSIGNERS
 
 
 def test_devices_and_hosts_are_queried_in_one_place() -> None:
@@ -475,6 +571,28 @@ def test_lazy_import_is_not_at_module_level() -> None:
     )
     found = {each.module: each.at_module_level for each in imports(tree)}
     assert found == {"a": True, "b": False, "c.d": False, "e": True}
+
+
+def test_private_names_in_strings_are_found() -> None:
+    tree = ast.parse(
+        'PrivateName("", ("keras.src.tree.map",))\n'
+        'getattr(x, "_mask", None)\n'
+        'getattr(x, "mask")\n'
+        '"about keras.src"\n'
+    )
+    assert sorted(strings_of_names(tree)) == ["_mask", "keras.src.tree.map"]
+
+
+def test_assignments_to_names_of_others_are_found() -> None:
+    tree = ast.parse(
+        "import keras\n"
+        "import jax as j\n"
+        "keras.layers.Layer.build = f\n"
+        "j.devices, own.name = f, g\n"
+        "cls.__call__ = f\n"
+        "self.value = 1\n"
+    )
+    assert sorted(assigned_to_others(tree)) == ["__call__", "build", "devices"]
 
 
 def test_calls_that_remove_files_are_found() -> None:

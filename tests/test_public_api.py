@@ -12,7 +12,6 @@ import pydoc
 import re
 import subprocess
 import sys
-import traceback
 import types
 import typing
 from importlib import metadata
@@ -144,7 +143,7 @@ def _as_ruff_sorts(name):
     ("path", "line"),
     [
         (".hooks", "class LoggingTensorHook("),
-        (".metrics", "mean_absolute_error(labels"),
+        (".metrics", "mean_absolute_error("),
         (".summary.experimental", "set_step(step"),
     ],
 )
@@ -160,16 +159,11 @@ def test_help_is_shown(name):
     assert pydoc.render_doc(found)
 
 
-def test_names_show_a_path_that_imports():
-    wrong = {
-        paths[0]: value.__module__
-        for value, paths in DEFINED
-        if f"{value.__module__}.{value.__qualname__}" not in paths
-        or pickle.loads(pickle.dumps(value)) is not value
-        or cloudpickle.loads(cloudpickle.dumps(value)) is not value
-        or copy.deepcopy(value) is not value
-    }
-    assert not wrong
+def test_names_are_pickled_by_reference():
+    for value, _ in DEFINED:
+        assert pickle.loads(pickle.dumps(value)) is value
+        assert cloudpickle.loads(cloudpickle.dumps(value)) is value
+        assert copy.deepcopy(value) is value
     assert pickle.loads(pickle.dumps(kte.AUTO_REUSE)) is kte.AUTO_REUSE
 
 
@@ -178,58 +172,12 @@ def test_annotations_of_names_are_resolved():
         typing.get_type_hints(value)
 
 
-# Signatures of the classes in `typing` continue with dependencies of the package.
-@pytest.mark.parametrize("path", sorted({*PATHS} - {".typing"}))
-def test_help_shows_only_public_paths(path):
-    module = importlib.import_module(f"{kte.__name__}{path}")
-    shown = {
-        (name, found)
-        for name in module.__all__
-        for found in _paths_in_help(getattr(module, name))
-        if not _is_public(found)
-    }
-    assert not shown
-
-
-def _paths_in_help(value):
-    """Returns the paths in headings, bases, signatures and imports of examples."""
-    if isinstance(value, types.ModuleType):
-        return []
-    text = pydoc.render_doc(value, renderer=PLAIN)
-    uncut = re.sub(r"(?m)\S*\.\.\.$", "", text)
-    return re.findall(rf"\b{kte.__name__}(?:\.\w+)+", uncut)
-
-
-def _is_public(path):
-    module = max(
-        (f"{kte.__name__}{each}" for each in PATHS),
-        key=lambda name: len(name) * f"{path}.".startswith(f"{name}."),
-    )
-    name, *_ = path.removeprefix(module).lstrip(".").split(".")
-    return not name or name in sys.modules[module].__all__
-
-
 def test_source_is_found():
     for value, _ in DEFINED:
-        members = vars(value).values() if isinstance(value, type) else [value]
-        for member in members:
-            if not isinstance(member, types.FunctionType):
-                continue
-            written = inspect.unwrap(member)
-            if written.__code__.co_filename.startswith(str(PACKAGE)):
-                name = written.__name__
-                assert f"def {name}" in inspect.getsource(member)
-
-
-@pytest.mark.parametrize("name", kte.errors.__all__)
-def test_errors_show_their_public_path(name):
-    kind = getattr(kte.errors, name)
-    error = kind.__new__(kind, "message")
-    error.attribute = 1
-    (line,) = traceback.format_exception_only(error)
-    assert line == f"keras_tpu_estimator.errors.{name}: message\n"
-    copied = pickle.loads(pickle.dumps(error))
-    assert (str(copied), copied.attribute) == ("message", 1)
+        written = inspect.unwrap(value)
+        if inspect.getsourcefile(written).startswith(str(PACKAGE)):
+            kind = "class" if isinstance(written, type) else "def"
+            assert f"{kind} {written.__name__}" in inspect.getsource(value)
 
 
 def test_errors_are_in_one_namespace():

@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.base.upstream import keras_layers
 from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
@@ -214,21 +214,15 @@ def _failure(
 @contextlib.contextmanager
 def operation_lines() -> Iterator[dict[str, SourceLine]]:
     """Yields the user's lines of Keras operations on this thread, by their names."""
-    construct, thread = keras.Operation.__init__, threading.get_ident()
     lines: dict[str, SourceLine] = {}
 
-    # Keras reads this signature, including the names.
-    def noting(self: keras.Operation, name: str | None = None) -> None:
-        construct(self, name)
-        line = _calling_line() if threading.get_ident() == thread else None
+    def note(operation: keras.Operation) -> None:
+        line = _calling_line()
         if line is not None:
-            lines[self.name] = line
+            lines[operation.name] = line
 
-    keras.Operation.__init__ = noting
-    try:
+    with keras_layers.operations_watched(note):
         yield lines
-    finally:
-        keras.Operation.__init__ = construct
 
 
 def _calling_line() -> SourceLine | None:

@@ -4,8 +4,8 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
-from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
+from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir.dialects import chlo, func, sdy, stablehlo
 
 # The first is old enough for each TensorFlow that can call JAX's modules. The last
 # is new enough for all operations of JAX except composites.

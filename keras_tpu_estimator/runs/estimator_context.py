@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from typing import Any, Generic, TypeVar
 
 from keras_tpu_estimator.api.config.options import ChosenWriters
@@ -20,7 +19,9 @@ from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_
 from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variables import fitting
+from keras_tpu_estimator.base.upstream import keras_distribution, keras_variables
+from keras_tpu_estimator.base.upstream.private_names import installed_version
 from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
@@ -172,7 +173,7 @@ class EstimatorContext:
         """Keeps Keras's variables off devices that this process may lack."""
         if self.mode_devices.machine is None:
             return contextlib.nullcontext()
-        return keras_internals.without_distribution()
+        return keras_distribution.without_distribution()
 
     def metric_writer(
         self, directory: str | None = None, prefix: str = ""
@@ -203,7 +204,7 @@ class EstimatorContext:
         names = (__package__.partition(".")[0], "keras", "jax")
         call.check_same(
             {
-                **{f"version of {n}": metadata.version(n) for n in names},
+                **{f"version of {n}": installed_version(n) for n in names},
                 "model_dir": self.model_dir,
                 "number of cores": self.mode_devices.cores.topology.num_replicas,
                 **arguments,
@@ -345,13 +346,17 @@ class EstimatorContext:
         return read
 
     def reading_again(self, run: Callable[[], T]) -> T:
-        """Returns the result of a call, which starts again after `NeedsHostError`."""
-        try:
+        """Returns the result of a call, which starts again after `NeedsHostError`.
+
+        Values that callbacks and hooks assign must fit their variables.
+        """
+        with keras_variables.assignment_checked(fitting):
+            try:
+                return run()
+            except NeedsHostError:
+                if self.hosts.are_several:
+                    raise
             return run()
-        except NeedsHostError:
-            if self.hosts.are_several:
-                raise
-        return run()
 
     def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
         """Returns the steps of an input, of which each host takes the same number."""

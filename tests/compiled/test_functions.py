@@ -10,7 +10,7 @@ from helpers import batches_of
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.tracing import keras_patches
+from keras_tpu_estimator.base.upstream import keras_configs
 from keras_tpu_estimator.front_ends.compiled import copying
 
 SCALE = 3.0
@@ -133,7 +133,7 @@ def test_functions_with_equal_names_are_distinguished():
 def test_configs_on_other_threads_are_unchanged():
     found = []
     layer = layers.Dense(1, scaled)
-    with keras_patches.kept_functions() as functions:
+    with keras_configs.kept_functions() as functions:
         thread = threading.Thread(
             target=lambda: found.append(layer.get_config()["activation"])
         )

@@ -266,7 +266,7 @@ def test_lowest_modules_need_no_framework(module):
 
 
 def test_search_finds_imports():
-    assert "keras" in imports_of("keras_tpu_estimator.base.tracing.keras_internals")
+    assert "keras" in imports_of("keras_tpu_estimator.base.upstream.keras_names")
     assert "keras_tpu_estimator.base.tracing.variables" in imports_of(
         "keras_tpu_estimator.base.tracing.gradient_requests"
     )

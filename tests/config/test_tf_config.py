@@ -8,13 +8,13 @@ from helpers import in_cluster as joined_by
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.config.run_config import in_cluster
-from keras_tpu_estimator.base.hosts import jax_internals
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.detection import (
     ADDRESS_VARIABLE,
     COUNT_VARIABLE,
     ID_VARIABLE,
 )
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
 
@@ -132,7 +132,7 @@ def test_two_model_dirs(config_of):
 def test_configuration_does_not_join_a_cluster(monkeypatch):
     """It only reads the environment, and contacts no process."""
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
-    monkeypatch.setattr(jax_internals, "launcher", pytest.fail)
+    monkeypatch.setattr(jax_clusters, "launcher", pytest.fail)
     cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}
     task = {"type": "worker", "index": 0}
     tf_config = json.dumps({"cluster": cluster, "task": task})

@@ -249,7 +249,10 @@ def lines_beside_bars(terminal):
 
 
 @on_terminal
-def test_signal_is_logged_on_its_own_line(tmp_path, terminal, logs_to):
+def test_signal_is_logged_on_its_own_line(tmp_path, terminal, logs_to, request):
+    # A shell makes its background jobs ignore this signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     logs_to(terminal.stream)
     hook = Stopped(lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit):

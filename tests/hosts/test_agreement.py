@@ -2,8 +2,9 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.base.hosts import jax_internals, this_process
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.hosts.agreement import Hosts, is_chief
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 def test_single_process():
@@ -18,7 +19,7 @@ def test_single_process():
 def test_hosts_are_those_of_the_joined_cluster(member, monkeypatch):
     own = member(2, count=4)
     monkeypatch.setattr(this_process, "_settled", own)
-    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: ("a:1", 4, 2))
+    monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: ("a:1", 4, 2))
     assert Hosts.of_this_process(7) == Hosts(2, 4, 7)
     assert own.watch.patience_secs == 7 and not is_chief()
 

@@ -6,9 +6,10 @@ import signal
 import jax
 import pytest
 
-from keras_tpu_estimator.base.hosts import jax_internals, membership, shutdown
+from keras_tpu_estimator.base.hosts import membership, shutdown
 from keras_tpu_estimator.base.hosts.failures import HostError, Problem
 from keras_tpu_estimator.base.hosts.shutdown import End
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_caught_error_ends_this_host_with_the_others(member, on_each, ends):
 
 def test_host_that_has_left_the_cluster_does_not_end(member, ends, monkeypatch):
     own = member(0)
-    monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
+    monkeypatch.setattr(jax_clusters, "coordination_client", lambda: None)
     own._end(Problem("Host 0 is gone.", 0))
     assert at_exit(own) is None and not ends
 
@@ -227,7 +228,7 @@ def test_exit_code_of_one_host_is_that_of_all(member, ends):
 
 def test_host_with_an_unknown_exit_code_keeps_it(member, ends, monkeypatch):
     forgotten = []
-    monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(1))
+    monkeypatch.setattr(jax_clusters, "forget_cluster", lambda: forgotten.append(1))
     own, other = member(1), member(0)
     own._shutdown._publish(End(None))
     with pytest.raises(HostError) as caught:

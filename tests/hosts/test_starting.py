@@ -9,14 +9,10 @@ import keras
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.hosts import (
-    jax_internals,
-    parent_process,
-    starting,
-    this_process,
-)
+from keras_tpu_estimator.base.hosts import parent_process, starting, this_process
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.upstream import jax_clusters
 from tests.fake_hosts import Store
 
 _HERE = ("10.0.0.1:8476", 4, 1)
@@ -43,11 +39,11 @@ def fake_jax(monkeypatch):
     # Restored at the end, independently of its value then.
     monkeypatch.setenv(parent_process.VARIABLE, "")
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
-    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
-    monkeypatch.setattr(jax_internals, "devices_are_in_use", lambda: False)
+    monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: fake.joined)
+    monkeypatch.setattr(jax_clusters, "devices_are_in_use", lambda: False)
     fake.store = store = Store()
     monkeypatch.setattr(
-        jax_internals,
+        jax_clusters,
         "coordination_client",
         lambda: store if fake.joined else None,
     )
@@ -101,7 +97,7 @@ def test_unavailable_launcher_is_ignored(fake_jax, monkeypatch):
     def fail():
         raise ConnectionError
 
-    monkeypatch.setattr(jax_internals, "launcher", fail)
+    monkeypatch.setattr(jax_clusters, "launcher", fail)
     kte.initialize(*_HERE)
     options = fake_jax.calls[0][1]
     assert options["cluster_detection_method"] == "deactivate"
@@ -167,7 +163,7 @@ def test_cluster_joined_by_the_script_is_returned_silently(fake_jax):
 
 
 def test_servers_are_not_queried(fake_jax, monkeypatch):
-    monkeypatch.setattr(jax_internals, "launcher", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(jax_clusters, "launcher", lambda: pytest.fail("asked"))
     assert starting.known_cluster() == Cluster()
 
 

@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.base.hosts import jax_internals, parent_process, this_process
+from keras_tpu_estimator.base.hosts import parent_process, this_process
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
 from keras_tpu_estimator.base.hosts.this_process import Alone
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 HERE = ("10.0.0.1:8476", 4, 1)
 
@@ -17,7 +18,7 @@ def joined(store, monkeypatch):
     """Simulates a call of `jax.distributed.initialize`."""
     monkeypatch.setattr(this_process, "_settled", None)
     monkeypatch.setenv(parent_process.VARIABLE, "")
-    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: HERE)
+    monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: HERE)
     begun = []
     monkeypatch.setattr(Membership, "begin", lambda self: begun.append(self))
     monkeypatch.setattr(Membership, "leave", lambda self: begun.remove(self))
@@ -35,21 +36,21 @@ def test_cluster_joined_by_the_script_is_settled(joined, store):
 
 def test_left_cluster_is_forgotten(joined, monkeypatch):
     this_process.membership()
-    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: None)
-    monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
+    monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: None)
+    monkeypatch.setattr(jax_clusters, "coordination_client", lambda: None)
     assert this_process.settled() is None
     assert not joined and parent_process.VARIABLE not in os.environ
 
 
 def test_cluster_of_one_process_is_none(joined, monkeypatch):
-    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: ("a:1", 1, 0))
+    monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: ("a:1", 1, 0))
     assert this_process.membership() is None
 
 
 def test_forked_process_is_single(joined, monkeypatch):
     this_process.membership()
     forgotten = []
-    monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(HERE))
+    monkeypatch.setattr(jax_clusters, "forget_cluster", lambda: forgotten.append(HERE))
     this_process._is_alone_when_forked()
     assert forgotten == [HERE]
     assert this_process.settled() == Alone(Cluster(*HERE))

@@ -13,7 +13,7 @@ from helpers import batches_of, estimator_of, linear, model_fn_of, regression_da
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.topology import Topology
-from keras_tpu_estimator.base.tracing.tensorflow_internals import (
+from keras_tpu_estimator.base.upstream.tensorflow_names import (
     without_prefetch,
 )
 from keras_tpu_estimator.engine.inputs import datasets

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 from helpers import estimator_of
 from keras import layers, ops
 
@@ -51,16 +50,3 @@ def test_layer_after_attention_is_masked(tmp_path):
         )
         made[before].train(lambda params: ({"ids": IDS}, None), steps=2)
     np.testing.assert_allclose(rows(made[True]), rows(made[False]), 1e-6)
-
-
-@pytest.mark.parametrize("key", [False, True])
-def test_masks_of_all_inputs_are_kept(key):
-    from keras_tpu_estimator.base.tracing import keras_internals, keras_patches
-
-    keras_patches.keep_masks()
-    x = layers.Embedding(4, 3, mask_zero=True)(IDS)
-    value = layers.Embedding(4, 3, mask_zero=True)(IDS)
-    layer = layers.MultiHeadAttention(2, 3)
-    y = layer(x, value, key=value if key else None)
-    for each in (x, value, y):
-        np.testing.assert_array_equal(keras_internals.mask_of(each), IDS != 0)

@@ -12,8 +12,9 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.hosts import jax_internals, this_process
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.hosts.store import Store
+from keras_tpu_estimator.base.upstream import jax_clusters
 from tests.many_hosts.problems import (
     AtStep,
     Here,
@@ -126,7 +127,7 @@ def remembered(here: Here) -> dict[str, Any]:
     estimator = estimator_of(here.directory).train(dealt, max_steps=4)
     for _ in range(3):
         estimator.evaluate(listed(here.share([11, 3])))
-    client = jax_internals.coordination_client()
+    client = jax_clusters.coordination_client()
     if client is None:
         return {"keys": []}
     # All hosts have finished the evaluations before this training ends.
@@ -185,7 +186,7 @@ def counting(store: Store) -> Iterator[list[str]]:
     # `settled` compares this client with the membership's client.
     with (
         mock.patch.object(store, "client", Client()),
-        mock.patch.object(jax_internals, "coordination_client", lambda: store.client),
+        mock.patch.object(jax_clusters, "coordination_client", lambda: store.client),
     ):
         yield keys
 

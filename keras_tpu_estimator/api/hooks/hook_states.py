@@ -204,7 +204,11 @@ def _is_known(kind: type) -> bool:
 
 def _kind_of(subject: Any) -> str:
     """Returns the class of a callback or hook, with its monitored metric."""
-    kind = f"{type(subject).__module__}.{type(subject).__qualname__}"
+    module = type(subject).__module__
+    if _is_known(type(subject)):
+        # Checkpoints contain this name, and libraries move their inner modules.
+        module = module.partition(".")[0]
+    kind = f"{module}.{type(subject).__qualname__}"
     monitor = getattr(subject, "monitor", None)
     is_callback = isinstance(subject, keras.callbacks.Callback)
     if is_callback and isinstance(monitor, str):

@@ -29,9 +29,9 @@ from keras_tpu_estimator.base.mesh.replica_context import (
     check_groups,
     check_partition,
 )
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.gradient_requests import gradients, scalar
 from keras_tpu_estimator.base.tracing.variables import scope_for
+from keras_tpu_estimator.base.upstream import keras_models
 
 GradientAndVariable = tuple[Gradient | None, keras.Variable]
 
@@ -383,7 +383,7 @@ def slot_names(
         {
             made.path.removeprefix(prefix).removesuffix(suffix)
             for optimizer in optimizers
-            for updated in keras_internals.updated_variables(optimizer)
+            for updated in keras_models.updated_variables(optimizer)
             for prefix, suffix in [_path(optimizer, updated, "\0").split("\0")]
             for made in optimizer.variables
             if made.path.startswith(prefix) and made.path.endswith(suffix)

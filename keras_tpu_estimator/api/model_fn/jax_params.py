@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.array_trees import (
     Leaf,
     Parts,
@@ -24,6 +23,7 @@ from keras_tpu_estimator.base.tracing.array_trees import (
 )
 from keras_tpu_estimator.base.tracing.variable_classes import is_key
 from keras_tpu_estimator.base.tracing.variables import scope_for
+from keras_tpu_estimator.base.upstream import keras_names, keras_random
 
 Tree = TypeVar("Tree")
 
@@ -79,7 +79,7 @@ def jax_params(
     """
     scope = scope_for("jax_params")
     parents = _parents(name)
-    make = maker(init, keras_internals.default_seed)
+    make = maker(init, keras_random.default_seed)
     tree = make()
     leaves = leaves_of(tree)
     # Variables created in an inner trace, such as that of `jax.checkpoint`,
@@ -174,7 +174,7 @@ def _parents(name: str) -> Parts:
 
 def _path(parents: Parts, leaf: Leaf) -> str:
     """Returns the path of the variable of an array, in the open scopes."""
-    inside = split_path(keras_internals.name_path())
+    inside = split_path(keras_names.name_path())
     return leaf.path_below((*inside, *parents))
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.api.model_fn.initialization import program_variables
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.base.tracing.variables import (
     Sharing,
     current_scope,
     scope_for,
 )
+from keras_tpu_estimator.base.upstream import keras_names
 
 
 def trainable_variables() -> list[keras.Variable]:
@@ -138,7 +138,7 @@ def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         for part in parts:
             stack.enter_context(keras.name_scope(part))
-        keras_internals.restart_names()
+        keras_names.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield
 

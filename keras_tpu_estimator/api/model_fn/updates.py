@@ -14,8 +14,8 @@ from keras_tpu_estimator.api.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax, as_keras
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_context import Groups, ReplicaShards
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import current_scope, scope_for
+from keras_tpu_estimator.base.upstream import keras_models
 
 Gradient = Any
 Reduction = Literal["mean", "sum"]
@@ -281,7 +281,7 @@ def at_rates(
     """Sets the learning rates of optimizers in a `with` block."""
     with contextlib.ExitStack() as stack:
         for (each, _), rate in zip(_computed(optimizers), rates, strict=True):
-            stack.enter_context(keras_internals.at_rate(each, rate))
+            stack.enter_context(keras_models.at_rate(each, rate))
         yield
 
 
@@ -291,7 +291,7 @@ def _computed(
     return [
         (each, function)
         for each in optimizers
-        if (function := keras_internals.rate_function(each)) is not None
+        if (function := keras_models.rate_function(each)) is not None
     ]
 
 

@@ -11,7 +11,6 @@ import keras
 
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.array_trees import (
     Leaf,
     as_leaf,
@@ -21,6 +20,7 @@ from keras_tpu_estimator.base.tracing.array_trees import (
 )
 from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable
 from keras_tpu_estimator.base.tracing.variables import current_scope
+from keras_tpu_estimator.base.upstream import keras_models
 
 
 class GradientTransformation(Protocol):
@@ -116,7 +116,7 @@ class Optax(keras.optimizers.Optimizer):
         """
         if trainable_variables is not None:
             self.build(trainable_variables)
-        variables = list(trainable_variables or keras_internals.updated_variables(self))
+        variables = list(trainable_variables or keras_models.updated_variables(self))
         params = _tree(variables, (each.value for each in variables))
         loss = {} if self._loss is None else {"value": self._loss}
         updates, state = self.tx.update(

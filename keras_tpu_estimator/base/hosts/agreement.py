@@ -5,20 +5,21 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Self
 
-from keras_tpu_estimator.base.hosts import jax_internals, this_process
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 def is_chief() -> bool:
     """Returns whether this is process 0, which writes the files of all."""
-    joined = jax_internals.joined_cluster()
+    joined = jax_clusters.joined_cluster()
     return joined is None or joined[2] == 0
 
 
 def process_count() -> int:
     """Returns the number of processes in the cluster of this one."""
-    joined = jax_internals.joined_cluster()
+    joined = jax_clusters.joined_cluster()
     return 1 if joined is None else joined[1]
 
 

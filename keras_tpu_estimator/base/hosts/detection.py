@@ -4,9 +4,9 @@ import os
 import re
 from collections.abc import Callable
 
-from keras_tpu_estimator.base.hosts import jax_internals
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.task import Task
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 # Set by `python -m keras_tpu_estimator launch` in each process.
 ADDRESS_VARIABLE = "KTE_COORDINATOR_ADDRESS"
@@ -31,7 +31,7 @@ def find_cluster(timeout_secs: int) -> Cluster:
     found = (
         _from_variables()
         or from_tf_config()
-        or _from_jax(jax_internals.launcher, timeout_secs)
+        or _from_jax(jax_clusters.launcher, timeout_secs)
     )
     if found is None:
         _check_no_other_launcher()
@@ -43,7 +43,7 @@ def read_cluster() -> Cluster:
     return (
         _from_variables()
         or from_tf_config()
-        or _from_jax(jax_internals.launcher_of_environment, timeout_secs=1)
+        or _from_jax(jax_clusters.launcher_of_environment, timeout_secs=1)
         or Cluster()
     )
 
@@ -140,7 +140,7 @@ def _number(name: str) -> int | None:
 
 
 def _from_jax(
-    launcher: Callable[[], jax_internals.Launcher | None], timeout_secs: int
+    launcher: Callable[[], jax_clusters.Launcher | None], timeout_secs: int
 ) -> Cluster | None:
     """Returns the cluster of a launcher that JAX knows."""
     try:
@@ -160,7 +160,7 @@ def _from_jax(
 
 
 def _ask(
-    launcher: jax_internals.Launcher | None, timeout_secs: int
+    launcher: jax_clusters.Launcher | None, timeout_secs: int
 ) -> tuple[str, str | None, int, int] | None:
     """Returns the name of a launcher, and the fields of its cluster."""
     if launcher is None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.hosts import jax_internals, shutdown
+from keras_tpu_estimator.base.hosts import shutdown
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.failures import (
     Failure,
@@ -30,6 +30,7 @@ from keras_tpu_estimator.base.hosts.failures import (
 from keras_tpu_estimator.base.hosts.shutdown import ProgramEnd
 from keras_tpu_estimator.base.hosts.store import Store
 from keras_tpu_estimator.base.hosts.watch import Watch
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -178,7 +179,7 @@ class Membership:
 
     def _has_left(self) -> bool:
         """Returns whether the program itself has left the cluster."""
-        return jax_internals.coordination_client() is not self.store.client
+        return jax_clusters.coordination_client() is not self.store.client
 
     def _reported(self) -> Problem | None:
         """Returns why this process must end, by what others published."""
@@ -238,7 +239,7 @@ class Membership:
             _exit(self._program_end.code)
         # Python has yet to set the exit code, and JAX must not change it.
         self.watch.stop()
-        jax_internals.forget_cluster()
+        jax_clusters.forget_cluster()
 
     def _at_end(self) -> Problem | None:
         """Returns the problem at the end of the program, if there is one."""

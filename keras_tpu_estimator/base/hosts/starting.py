@@ -2,21 +2,17 @@
 
 import logging
 import threading
-from importlib.metadata import version
 
 import jax
 
 from keras_tpu_estimator.base.common.field_checks import check_int
-from keras_tpu_estimator.base.hosts import (
-    detection,
-    jax_internals,
-    parent_process,
-    this_process,
-)
+from keras_tpu_estimator.base.hosts import detection, parent_process, this_process
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
 from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.hosts.this_process import Alone, Waiting
+from keras_tpu_estimator.base.upstream import jax_clusters
+from keras_tpu_estimator.base.upstream.private_names import installed_version
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -183,7 +179,7 @@ def _place_of_parent(given: Cluster | None, timeout: int) -> Cluster | None:
 
 def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
     """Waits for all others in a thread, because JAX aborts on a timeout."""
-    if jax_internals.devices_are_in_use():
+    if jax_clusters.devices_are_in_use():
         raise RuntimeError(
             f"This is {cluster}, which must be joined before any use of a "
             "device. Received: JAX's devices are already in use. Call "
@@ -236,7 +232,7 @@ def _check_started_alike(joined: Membership) -> None:
     """Checks that process 0 has the same process count and versions."""
     own: dict[str, object] = {"number of processes": joined.count}
     for package in ("keras_tpu_estimator", "jax", "keras"):
-        own[f"version of {package}"] = version(package)
+        own[f"version of {package}"] = installed_version(package)
     if joined.index == 0:
         joined.store.publish(_STARTED, 0, own)
         return
@@ -264,7 +260,7 @@ def _is_launched() -> bool:
     Otherwise JAX would warn in Kubernetes pods that belong to no job.
     """
     try:
-        return jax_internals.launcher() is not None
+        return jax_clusters.launcher() is not None
     # The cluster was found without this launcher.
     except Exception:
         return False

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import os
 
-from keras_tpu_estimator.base.hosts import detection, jax_internals, parent_process
+from keras_tpu_estimator.base.hosts import detection, parent_process
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ def settled() -> Membership | Alone | Waiting | None:
 
     A cluster that the program joined by `jax.distributed.initialize` counts.
     """
-    client = jax_internals.coordination_client()
+    client = jax_clusters.coordination_client()
     now = _settled
     if isinstance(now, Membership) and now.store.client is not client:
         # The program has left this cluster.
@@ -52,7 +53,7 @@ def settled() -> Membership | Alone | Waiting | None:
         parent_process.unmark()
         now = None
     if now is None:
-        joined = jax_internals.joined_cluster()
+        joined = jax_clusters.joined_cluster()
         if joined is not None and joined[1] > 1:
             now = Membership(Cluster(*joined), client)
             take_place(now.cluster)
@@ -67,7 +68,7 @@ def known_place() -> Cluster | None:
         return _settled.place
     if isinstance(_settled, Waiting):
         return _settled.cluster
-    joined = jax_internals.joined_cluster()
+    joined = jax_clusters.joined_cluster()
     return None if joined is None else Cluster(*joined)
 
 
@@ -87,10 +88,10 @@ def membership() -> Membership | None:
 
 def _is_alone_when_forked() -> None:
     """Leaves the cluster to the parent process."""
-    joined = jax_internals.joined_cluster()
+    joined = jax_clusters.joined_cluster()
     if joined is not None:
         settle(Alone(Cluster(*joined)))
-        jax_internals.forget_cluster()
+        jax_clusters.forget_cluster()
 
 
 # Whether this process was forked after its parent had used JAX.
@@ -111,7 +112,7 @@ def check_not_forked() -> None:
 
 def _note_use_of_devices() -> None:
     global _cannot_compute
-    _cannot_compute = _cannot_compute or jax_internals.devices_are_in_use()
+    _cannot_compute = _cannot_compute or jax_clusters.devices_are_in_use()
 
 
 if hasattr(os, "register_at_fork"):

@@ -17,9 +17,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import keras_patches
 from keras_tpu_estimator.base.tracing.variable_classes import KeyVariable, is_key
-from keras_tpu_estimator.base.tracing.variables import current_scope
 
 Parts = tuple[str, ...]
 Tree = TypeVar("Tree")
@@ -210,7 +208,7 @@ def flax_classes(node: object) -> Iterator[str]:
             yield cls.__name__
 
 
-def _names_in_layers(tree: PyTree) -> list[str]:
+def names_in_layers(tree: PyTree) -> list[str]:
     """Returns the names of weights, including numbers, in Keras's JAX layers."""
     numbers = (jax.Array, np.ndarray, np.generic, bool, int, float)
     return [
@@ -218,10 +216,6 @@ def _names_in_layers(tree: PyTree) -> list[str]:
         for leaf in leaves_of(tree)
         if isinstance(leaf.value, numbers)
     ]
-
-
-# Such layers may be made before and outside any `model_fn`.
-keras_patches.around_jax_layers(lambda: current_scope() is not None, _names_in_layers)
 
 
 def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], PyTree]:

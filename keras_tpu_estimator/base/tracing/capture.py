@@ -16,12 +16,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.types import PyTree, TensorLike
-from keras_tpu_estimator.base.tracing import (
-    jaxprs,
-    keras_internals,
-    keras_patches,
-    tf1_calls,
-)
+from keras_tpu_estimator.base.tracing import jaxprs, tf1_calls
 from keras_tpu_estimator.base.tracing.analyses import (
     Crossing,
     FixedWeight,
@@ -29,6 +24,7 @@ from keras_tpu_estimator.base.tracing.analyses import (
     fixed_weights,
     varying,
 )
+from keras_tpu_estimator.base.tracing.array_trees import names_in_layers
 from keras_tpu_estimator.base.tracing.gathering import Shards, gathering
 from keras_tpu_estimator.base.tracing.jaxprs import (
     UserPlace,
@@ -43,9 +39,13 @@ from keras_tpu_estimator.base.tracing.variables import (
     LeakedTensorError,
     TwoUnderOnePathError,
     VariableScope,
-    enter_into_scope,
-    fitting,
-    is_tensor_of_scope,
+)
+from keras_tpu_estimator.base.upstream import (
+    keras_distribution,
+    keras_layers,
+    keras_names,
+    keras_random,
+    keras_variables,
 )
 
 # The function is traced again for each.
@@ -244,18 +244,16 @@ def capture(
         taken_names: The number of automatic names that belong to layers from outside.
             Further taken names are added.
     """
-    keras_patches.around_creation(enter_into_scope)
-    keras_patches.around_assignment(fitting)
-    keras_patches.accept_tensors_as_rates(is_tensor_of_scope)
-    keras_patches.keep_masks()
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
     clashes: list[TwoUnderOnePathError] = []
 
     def in_scope(scope: VariableScope, args: tuple[PyTree, ...]) -> PyTree:
         with (
-            keras_internals.fresh_names(taken),
-            keras_internals.without_distribution(),
+            keras_names.fresh_names(taken),
+            keras_distribution.without_distribution(),
+            keras_layers.masks_kept(),
+            keras_layers.jax_functions_traced(names_in_layers),
             _seeded(seed),
             scope,
         ):
@@ -316,7 +314,7 @@ def _attempt(
     # Sorted, as JAX flattens the keys of a dict.
     avals = {
         path: jax.ShapeDtypeStruct(
-            inputs[path].shape, keras_internals.stored_dtype(inputs[path])
+            inputs[path].shape, keras_variables.stored_dtype(inputs[path])
         )
         for path in sorted(inputs)
     }
@@ -391,4 +389,4 @@ def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
     """Makes Keras's default seeds reproducible if a seed is given."""
     if seed is None:
         return contextlib.nullcontext()
-    return keras_internals.default_seeds(random.Random(seed))
+    return keras_random.default_seeds(random.Random(seed))

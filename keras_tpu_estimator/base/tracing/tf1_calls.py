@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import jax
 
 from keras_tpu_estimator.base.common.pickling import reduce_error
-from keras_tpu_estimator.base.tracing.tensorflow_internals import (
+from keras_tpu_estimator.base.upstream.tensorflow_names import (
     collections_reported,
     ops_reported,
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.upstream import keras_variables
 
 
 class KeyVariable(keras.Variable):
@@ -41,7 +41,7 @@ class RowsVariable(keras.Variable):
 
     def set_device_value(self, value: jax.Array | np.ndarray) -> None:
         """Sets an array of devices, without copying it."""
-        keras_internals.hold(self, value)
+        keras_variables.hold(self, value)
 
 
 def give(variable: keras.Variable, value: jax.Array | np.ndarray) -> None:

@@ -20,10 +20,16 @@ import numpy as np
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.pickling import reduce_error
 from keras_tpu_estimator.base.common.types import TensorLike
-from keras_tpu_estimator.base.tracing import jaxprs, keras_internals
+from keras_tpu_estimator.base.tracing import jaxprs
 from keras_tpu_estimator.base.tracing.variable_classes import (
     KeyVariable,
     RowsVariable,
+)
+from keras_tpu_estimator.base.upstream import keras_variables
+from keras_tpu_estimator.base.upstream.keras_variables import (
+    assignment_checked,
+    creation_intercepted,
+    tensors_accepted_as_rates,
 )
 
 ArraysByPath: TypeAlias = dict[str, jax.Array]
@@ -130,9 +136,14 @@ class VariableScope(keras.StatelessScope):
 
     def __enter__(self) -> "VariableScope":
         self._token = _active.set(self)
+        self._blocks = contextlib.ExitStack()
+        self._blocks.enter_context(creation_intercepted(enter_into_scope))
+        self._blocks.enter_context(assignment_checked(fitting))
+        self._blocks.enter_context(tensors_accepted_as_rates(is_tensor_of_scope))
         return super().__enter__()
 
     def __exit__(self, *exception: object) -> None:
+        self._blocks.close()
         _active.reset(self._token)
         super().__exit__(*exception)
 
@@ -143,7 +154,7 @@ class VariableScope(keras.StatelessScope):
             path = self._free_path(*path.partition("/"))
         elif self._numbers or is_recurrent_state(variable):
             path = self._free_path(path)
-        keras_internals.set_path(variable, path)
+        keras_variables.set_path(variable, path)
         if self._is_shared(path, variable):
             self._twins.append(variable)
             return
@@ -167,7 +178,7 @@ class VariableScope(keras.StatelessScope):
             if not is_recurrent_state(variable):
                 raise TwoUnderOnePathError(path)
             path = self._free_path(path)
-            keras_internals.set_path(variable, path)
+            keras_variables.set_path(variable, path)
             self._enter(path, variable)
         return path
 
@@ -290,7 +301,7 @@ class VariableScope(keras.StatelessScope):
 
     def _initial(self, path: str) -> jax.Array:
         variable = self.objects[path]
-        dtype = keras_internals.stored_dtype(variable)
+        dtype = keras_variables.stored_dtype(variable)
         if path not in self.initializers:
             # The initial value of an adopted variable is read after the trace.
             return jnp.zeros(variable.shape, dtype)
@@ -360,7 +371,7 @@ def fitting(variable: keras.Variable, value: Any) -> Any:
     """Returns an assigned value in the variable's dtype, which it must fit."""
     if not isinstance(value, np.ndarray | np.generic):
         return value
-    dtype = keras_internals.stored_dtype(variable)
+    dtype = keras_variables.stored_dtype(variable)
     name = f"The value that is assigned to {variable.path!r}"
     return as_dtype(value, jax.dtypes.canonicalize_dtype(dtype), name)
 

@@ -20,9 +20,10 @@ from keras_tpu_estimator.api.model_fn.spec_checks import (
     metric_value,
 )
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
+from keras_tpu_estimator.base.tracing import tf1_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, VariableScope
+from keras_tpu_estimator.base.upstream import keras_models, keras_names
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 
@@ -102,7 +103,7 @@ class HostMetrics:
         with tf1_calls.with_advice():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
-        self.directions.update(keras_internals.directions_of(ops))
+        self.directions.update(keras_models.directions_of(ops))
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: PyTree) -> None:
@@ -154,7 +155,7 @@ class HostMetrics:
             self._values = {**self._values, **resumed}
         known = self._store.variables
         scope = VariableScope(known, self._values, {})
-        with keras_internals.fresh_names(), scope:
+        with keras_names.fresh_names(), scope:
             self._result = self._call(tensors)
         known.update(scope.new)
         self._values = scope.values

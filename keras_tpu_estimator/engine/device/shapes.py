@@ -9,7 +9,7 @@ from keras_tpu_estimator.base.common.dtype_changes import abstract_array
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.upstream import keras_variables
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.store import VariableStore
@@ -66,7 +66,7 @@ def of_values(
     return {
         path: abstract_array(
             on_devices(path),
-            keras_internals.stored_dtype(store.variables[path]),
+            keras_variables.stored_dtype(store.variables[path]),
             place,
         )
         for path, place in places.items()

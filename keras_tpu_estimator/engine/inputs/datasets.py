@@ -20,7 +20,7 @@ import jax
 
 from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.base.common.machine import block_returning_threads
-from keras_tpu_estimator.base.tracing.tensorflow_internals import (
+from keras_tpu_estimator.base.upstream.tensorflow_names import (
     without_prefetch,
 )
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource

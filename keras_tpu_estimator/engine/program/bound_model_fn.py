@@ -25,7 +25,7 @@ from keras_tpu_estimator.base.common.params import (
 )
 from keras_tpu_estimator.base.common.shown import shown, some
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.tracing import keras_patches
+from keras_tpu_estimator.base.upstream import keras_random
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 
 _SMALL = (jnp.bfloat16, jnp.float16)
@@ -66,7 +66,7 @@ class TraceOptions:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Sets the options of Keras in a `with` block."""
-        with keras_patches.made_by(self.random_bits):
+        with keras_random.made_by(self.random_bits):
             if self.dtype_policy is None:
                 yield
                 return

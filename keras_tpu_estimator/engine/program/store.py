@@ -12,7 +12,6 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.initialization import Target
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.capture import Captured, capture
 from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable, give
 from keras_tpu_estimator.base.tracing.variables import (
@@ -21,6 +20,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     is_accumulator,
     is_seed,
 )
+from keras_tpu_estimator.base.upstream import keras_variables
 
 GLOBAL_STEP = "global_step"
 # TensorFlow's name for the number of evaluated batches.
@@ -164,7 +164,7 @@ class VariableStore:
 
     def device_dtype(self, path: str) -> np.dtype:
         """Returns the dtype of a variable on the devices."""
-        stored = keras_internals.stored_dtype(self.variables[path])
+        stored = keras_variables.stored_dtype(self.variables[path])
         return jax.dtypes.canonicalize_dtype(stored)
 
     def weights(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.base.common.shown import shortened
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.upstream import keras_models, keras_names
 
 _SETTINGS = ("run_eagerly", "steps_per_execution", "jit_compile")
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -31,7 +31,7 @@ class CompileArguments:
     @classmethod
     def of(cls, model: keras.Model) -> "CompileArguments":
         """Returns the `compile` arguments of a compiled model."""
-        said = keras_internals.compile_arguments(model)
+        said = keras_models.compile_arguments(model)
         return cls(
             output_names=getattr(model, "output_names", None),
             loss=said["loss"],
@@ -54,7 +54,7 @@ class CompileArguments:
         """Compiles a model with these arguments; if a file cannot contain all of them,
         it warns with the reason, and the model has an optimizer but is not compiled.
         """
-        with keras_internals.fresh_names():
+        with keras_names.fresh_names():
             optimizer = self.make_optimizer()
         model.compile(
             optimizer,

@@ -14,8 +14,12 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import shortened
 from keras_tpu_estimator.base.common.types import TensorLike
-from keras_tpu_estimator.base.tracing import keras_internals
-from keras_tpu_estimator.base.tracing.keras_patches import kept_functions
+from keras_tpu_estimator.base.upstream import (
+    keras_configs,
+    keras_models,
+    keras_variables,
+)
+from keras_tpu_estimator.base.upstream.keras_configs import kept_functions
 
 # The variables of a copy, by the original variables.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]
@@ -41,7 +45,7 @@ def keep_on_host(model: keras.Model) -> None:
     those of a model in Keras's `fit`.
     """
     for variable in _own(model):
-        keras_internals.hold(variable, np.array(variable.value))
+        keras_variables.hold(variable, np.array(variable.value))
 
 
 def with_values(model: keras.Model, values: Mapping[str, TensorLike]) -> keras.Model:
@@ -71,7 +75,7 @@ def with_values(model: keras.Model, values: Mapping[str, TensorLike]) -> keras.M
 
 def _take_moments(model: keras.Model) -> None:
     """Updates adapted layers to their current moments."""
-    for layer in keras_internals.layers_of(model):
+    for layer in keras_models.layers_of(model):
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
@@ -80,7 +84,7 @@ def paths_of(model: keras.Model) -> list[str]:
     """Returns the paths of a model's variables for pickling, or raises
     `pickle.PicklingError` if Keras would pickle a different model.
     """
-    for layer in keras_internals.layers_of(model):
+    for layer in keras_models.layers_of(model):
         if getattr(layer, "lora_enabled", False):
             raise pickle.PicklingError(
                 f"The Keras model {model.name!r} must not have LoRA, which "
@@ -93,13 +97,13 @@ def paths_of(model: keras.Model) -> list[str]:
 def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
     """Restores the paths of the variables of a pickled model."""
     for variable, path in zip(_own(model), paths, strict=True):
-        keras_internals.set_path(variable, path)
+        keras_variables.set_path(variable, path)
 
 
 def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
     """Returns a copy with initial values, and its variables."""
     with _explained(model), _not_compiled(model), kept_functions() as functions:
-        copy = keras_internals.from_own_config(model, functions)
+        copy = keras_configs.from_own_config(model, functions)
         # Some KerasHub classes compile themselves.
         copy.compiled = False
         _configure_alike(copy, model)
@@ -108,7 +112,7 @@ def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
     for (to, variable), path in zip(pairs, paths, strict=True):
         to.trainable = variable.trainable
         # A layer that is built before the model contains it has another path.
-        keras_internals.set_path(to, path)
+        keras_variables.set_path(to, path)
     return copy, pairs
 
 
@@ -130,7 +134,7 @@ def _configure_alike(copy: keras.Model, model: keras.Model) -> None:
     """Repeats changes to inner layers after building, which a layer's config does not
     contain.
     """
-    layers = map(keras_internals.layers_of, (copy, model))
+    layers = map(keras_models.layers_of, (copy, model))
     for to, layer in zip(*layers, strict=False):
         if to.trainable != layer.trainable:
             to.trainable = layer.trainable

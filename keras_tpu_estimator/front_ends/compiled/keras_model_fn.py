@@ -21,8 +21,8 @@ from keras_tpu_estimator.base.common.types import (
     PyTree,
     TensorLike,
 )
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import copying
+from keras_tpu_estimator.base.upstream import keras_layers
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
@@ -207,12 +207,12 @@ def _make_metric_fn(
 
 def _masks(outputs: PyTree) -> list[jax.Array | None]:
     """Returns the masks of a pytree of tensors, which copies of them lack."""
-    return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
+    return [keras_layers.mask_of(each) for each in jax.tree.leaves(outputs)]
 
 
 def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
     leaves, tree = jax.tree.flatten(outputs)
-    return jax.tree.unflatten(tree, map(keras_internals.with_mask, leaves, masks))
+    return jax.tree.unflatten(tree, map(keras_layers.with_mask, leaves, masks))
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.base.common.types import MetricFn, PyTree
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import VariableScope, scope_for
+from keras_tpu_estimator.base.upstream import keras_models, keras_names
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
     RecompiledModel,
@@ -34,7 +34,7 @@ class Result(keras.metrics.Metric):
         super().__init__(name="result")
         self._value = value
         if direction is not None:
-            keras_internals.give_direction(self, direction)
+            keras_models.give_direction(self, direction)
 
     def result(self) -> jax.Array:
         """Returns the value."""
@@ -45,8 +45,8 @@ def results_of(
     model: keras.Model, names: Mapping[str, str]
 ) -> dict[str, keras.metrics.Metric]:
     """Returns the results of a model's metrics, except the loss, renamed by `names`."""
-    metrics = keras_internals.metrics_of(model)
-    directions = keras_internals.directions_of(metrics)
+    metrics = keras_models.metrics_of(model)
+    directions = keras_models.directions_of(metrics)
     return {
         names.get(name, name): Result(value, directions.get(name))
         for name, value in model.get_metrics_result().items()
@@ -129,7 +129,7 @@ class _Uncounted(VariableScope):
 def _changes(training: CompileArguments, counted: Counted) -> list[jax.Array]:
     """Returns the changes of the variables in a step, as `[1, ...]`."""
     scope = _Uncounted({}, {}, {})
-    with keras_internals.fresh_names(), scope:
+    with keras_names.fresh_names(), scope:
         model = RecompiledModel(training)
         counted.by(model)
         return [

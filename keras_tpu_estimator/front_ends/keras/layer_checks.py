@@ -1,22 +1,18 @@
 """Checks of the layers and models that a `model_fn` calls."""
 
 import contextlib
-import contextvars
-import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import keras
 
-_warns: contextvars.ContextVar[bool] = contextvars.ContextVar("warns", default=False)
+from keras_tpu_estimator.base.upstream import keras_layers
+
 # The classes that already caused the warning, as in Python's `warnings`.
 _warned: dict[Any, Any] = {}
-_called: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
-    "called", default=None
-)
 # The layers that only run on the host.
 _HOST_LAYERS = (
     keras.layers.HashedCrossing,
@@ -28,29 +24,39 @@ _HOST_LAYERS = (
 
 
 @contextlib.contextmanager
-def warning_of_train_step() -> Iterator[None]:
-    """Warns about each class with a `train_step` that is called in a block."""
-    _watch_calls()
-    token = _warns.set(True)
-    try:
+def layers_checked(policies: set[str], warns: bool) -> Iterator[None]:
+    """Checks each layer and model that is called in a `with` block.
+
+    Args:
+        policies: Receives the names of the layers' dtype policies.
+        warns: Whether to warn about each class with its own `train_step`.
+    """
+
+    def check(
+        layer: keras.layers.Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if isinstance(layer, _HOST_LAYERS):
+            _reject_traced_inputs(layer, (args, kwargs))
+        policies.add(layer.dtype_policy.name)
+        if warns and isinstance(layer, keras.Model):
+            step = type(layer).train_step
+            if step is not keras.Model.train_step:
+                _warn(type(layer), inspect.unwrap(step))
+
+    with keras_layers.calls_watched(check):
         yield
-    finally:
-        _warns.reset(token)
 
 
-@functools.cache
-def _watch_calls() -> None:
-    """Makes calls of Keras models observable; installs that once."""
-    call = keras.Model.__call__
-
-    @functools.wraps(call)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        own = type(self).train_step
-        if _warns.get() and own is not keras.Model.train_step:
-            _warn(type(self), inspect.unwrap(own))
-        return call(self, *args, **kwargs)
-
-    keras.Model.__call__ = __call__
+def _reject_traced_inputs(layer: keras.layers.Layer, inputs: Any) -> None:
+    """Raises an error if a layer of the host, which calls TensorFlow, is traced."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs)):
+        kind = type(layer).__name__
+        raise ValueError(
+            f"The layer keras.layers.{kind} must be called in `input_fn`, "
+            "because it runs in TensorFlow on the host. Received a call "
+            f"of {layer.name!r} in `model_fn`. Call the layer in "
+            "`dataset.map`, and pass its result as a feature."
+        )
 
 
 def _warn(cls: type, train_step: Any) -> None:
@@ -66,43 +72,6 @@ def _warn(cls: type, train_step: Any) -> None:
         code.co_firstlineno if code else 0,
         registry=_warned,
     )
-
-
-@functools.cache
-def reject_traced_inputs() -> None:
-    """Makes layers of the host, which call TensorFlow, refuse traced tensors by an
-    error with the layer's name; installs the check once.
-    """
-    for cls in _HOST_LAYERS:
-        cls.__call__ = _refusing(cls.__call__)
-
-
-def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        leaves = jax.tree.leaves((args, kwargs))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            kind = type(self).__name__
-            raise ValueError(
-                f"The layer keras.layers.{kind} must be called in `input_fn`, "
-                "because it runs in TensorFlow on the host. Received a call "
-                f"of {self.name!r} in `model_fn`. Call the layer in "
-                "`dataset.map`, and pass its result as a feature."
-            )
-        return call(self, *args, **kwargs)
-
-    return __call__
-
-
-@contextlib.contextmanager
-def noting_policies(policies: set[str]) -> Iterator[None]:
-    """Adds the policy names of layers that are called in a `with` block to a set."""
-    _watch_layers()
-    token = _called.set(policies)
-    try:
-        yield
-    finally:
-        _called.reset(token)
 
 
 def warn_of_unused_policy(policy: str, policies: set[str]) -> None:
@@ -125,19 +94,3 @@ def _policies_found(policies: set[str]) -> str:
         return "`model_fn` calls no layers"
     names = ", ".join(map(repr, sorted(policies)))
     return f"the layers have {names}"
-
-
-@functools.cache
-def _watch_layers() -> None:
-    """Makes the policies of called layers observable; installs that once."""
-    call = keras.layers.Layer.__call__
-
-    @functools.wraps(call)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        result = call(self, *args, **kwargs)
-        policies = _called.get()
-        if policies is not None:
-            policies.add(self.dtype_policy.name)
-        return result
-
-    keras.layers.Layer.__call__ = __call__

@@ -1,12 +1,13 @@
 """Features of prediction that also contain which rows are padding."""
 
 import collections
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.upstream import keras_models
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
 
 
@@ -20,6 +21,7 @@ class PaddedFeatures(dict[str, Any]):
     """
 
     def __init__(self, features: Mapping[str, Any], is_padding: Any):
+        _register_in_keras()
         super().__init__(features)
         self.is_asked = False
         self._is_padding = is_padding
@@ -75,4 +77,9 @@ def _with_paths(features: PaddedFeatures) -> tuple[list[Any], Any]:
 jax.tree_util.register_pytree_with_keys(
     PaddedFeatures, _with_paths, PaddedFeatures.tree_unflatten
 )
-keras_internals.register_node(PaddedFeatures)
+
+
+@functools.cache
+def _register_in_keras() -> None:
+    """Makes functions of Keras treat these features as a node of pytrees."""
+    keras_models.register_node(PaddedFeatures)

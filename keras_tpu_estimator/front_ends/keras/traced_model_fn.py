@@ -1,6 +1,5 @@
 """One call of `model_fn` on one replica's tensors, under a trace."""
 
-import contextlib
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,9 +15,10 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_context import Specs
-from keras_tpu_estimator.base.tracing import keras_internals, keras_patches, tf1_calls
+from keras_tpu_estimator.base.tracing import tf1_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
+from keras_tpu_estimator.base.upstream import keras_devices, keras_models
 from keras_tpu_estimator.engine.program import steps
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction, TraceOptions
 from keras_tpu_estimator.engine.program.steps import (
@@ -73,8 +73,6 @@ class TracedModelFn:
 
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
-        keras_patches.in_one_pass()
-        layer_checks.reject_traced_inputs()
         training = self.mode == ModeKeys.TRAIN
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
@@ -87,15 +85,12 @@ class TracedModelFn:
         collector = Collector(self._records)
         with (
             replica_context.replica_scope(self.example.cores.context),
-            keras_patches.on_platform(self.example.cores.platform),
+            keras_devices.on_platform(self.example.cores.platform),
             self.options.scope(),
-            layer_checks.noting_policies(self.policies),
+            layer_checks.layers_checked(self.policies, warns=training),
             recording.only_to(collector),
             names_collected() as named,
             tf1_calls.rejected(),
-            layer_checks.warning_of_train_step()
-            if training
-            else contextlib.nullcontext(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()
@@ -186,7 +181,7 @@ class TracedModelFn:
             named=frozenset(self._outputs_split[NAMED]),
             is_grouped=is_grouped,
             records=bool(self._outputs_split[SUMMARIES]),
-            directions=keras_internals.directions_of(self._metric_ops()),
+            directions=keras_models.directions_of(self._metric_ops()),
         )
 
     def _scaffold(self) -> Scaffold:

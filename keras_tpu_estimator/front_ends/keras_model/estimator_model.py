@@ -12,9 +12,9 @@ import numpy as np
 from keras_tpu_estimator.api.model_fn.spec import Spec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.base.tracing.keras_internals import has_value
 from keras_tpu_estimator.base.tracing.variable_classes import give, given
 from keras_tpu_estimator.base.tracing.variables import is_accumulator
+from keras_tpu_estimator.base.upstream.keras_variables import has_value
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.base.tracing.keras_internals import has_value
 from keras_tpu_estimator.base.tracing.variables import is_accumulator, is_seed
+from keras_tpu_estimator.base.upstream.keras_variables import has_value
 from keras_tpu_estimator.front_ends.keras_model.program_model import ProgramModel
 
 
@@ -155,7 +155,7 @@ class SavedByWeights(ProgramModel):
             return None
         self._check_prepared("save_weights(...)")
         # Keras updates the variables when callbacks read them.
-        self.jax_state_sync()
+        self.state_sync()
         variables = [*self._model_variables, *self.optimizer.variables]
         return self.front_end.keras_model.trained_model(
             {v.path: v.value for v in variables if has_value(v)}

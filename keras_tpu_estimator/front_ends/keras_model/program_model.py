@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
+from keras_tpu_estimator.base.upstream import keras_models
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
@@ -167,6 +167,7 @@ class ProgramModel(keras.Model):
     """
 
     def __init__(self, program: DistributedProgram, front_end: FrontEnd):
+        keras_models.check_synchronization()
         super().__init__(name="estimator_model")
         self.program = program
         self.front_end = front_end
@@ -193,7 +194,7 @@ class ProgramModel(keras.Model):
         of the other metrics.
         """
         directions = self.program.directions()
-        others = [keras_internals.directed(directions)] if directions else []
+        others = [keras_models.directed(directions)] if directions else []
         return [self.program.loss_mean, *others]
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
@@ -270,7 +271,7 @@ class ProgramModel(keras.Model):
             predictions = dict(predictions)
         return predictions, others
 
-    def jax_state_sync(self) -> None:
+    def state_sync(self) -> None:
         """Updates the variables to their current values; called by callbacks.
 
         Keras calls it whenever a callback reads its attribute `model`.
@@ -278,7 +279,11 @@ class ProgramModel(keras.Model):
         holder = self.program.store.holder
         if holder is not None:
             holder.show()
-        super().jax_state_sync()
+        keras_models.synchronize(super())
+
+    def jax_state_sync(self) -> None:
+        """The same under the name that Keras had before 3.16."""
+        self.state_sync()
 
     def features_and_labels(self, data: PyTree) -> tuple[Features, Labels]:
         """Returns the features and labels of `x` and `y` of a Keras batch.

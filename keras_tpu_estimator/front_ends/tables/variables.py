@@ -11,9 +11,9 @@ import keras
 
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.base.upstream import keras_names, keras_random, keras_variables
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
@@ -67,7 +67,7 @@ class TableVariables:
         """Creates the variables, without values."""
         # Values would be on one device, at this point or later.
         with (
-            keras_internals.fresh_names(),
+            keras_names.fresh_names(),
             keras.StatelessScope(initialize_variables=False),
         ):
             for path in sorted(self.paths):
@@ -79,7 +79,7 @@ class TableVariables:
                     trainable=path not in self.slot_paths,
                     name=path.replace("/", "_"),
                 )
-                keras_internals.set_path(variable, path)
+                keras_variables.set_path(variable, path)
                 yield path, variable
 
     def _initial(
@@ -119,4 +119,4 @@ class TableVariables:
             return contextlib.nullcontext()
         # Tables of one shape must start with different values.
         generator = random.Random(f"{self.seed} {table}")
-        return keras_internals.default_seeds(generator)
+        return keras_random.default_seeds(generator)

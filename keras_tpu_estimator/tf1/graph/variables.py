@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.base.upstream import keras_names, keras_variables
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.internals import static_value
@@ -100,9 +100,9 @@ def enter_repeats(store: VariableStore) -> None:
 def _keras_variable(path: str, **settings: Any) -> keras.Variable:
     """Makes a variable without a value."""
     stateless = keras.StatelessScope(initialize_variables=False)
-    with keras_internals.fresh_names(), stateless:
+    with keras_names.fresh_names(), stateless:
         variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
-    keras_internals.set_path(variable, path)
+    keras_variables.set_path(variable, path)
     return variable
 
 

@@ -12,8 +12,8 @@ from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.tracing import keras_patches
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.base.upstream import keras_random
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
     NAMED,
@@ -78,7 +78,7 @@ class GraphStep:
         metrics: GraphMetrics,
         bits: str | None,
     ):
-        self._by_device = keras_patches.are_by_device(bits)
+        self._by_device = keras_random.are_by_device(bits)
         self._model = model
         self._mode, self._example = mode, example.without_data()
         self._metric_fn: HostFunction | None = None

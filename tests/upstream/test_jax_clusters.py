@@ -8,17 +8,17 @@ import pytest
 from jax._src import clusters, distributed
 from jax._src.lib import _jax
 
-from keras_tpu_estimator.base.hosts import jax_internals
+from keras_tpu_estimator.base.upstream import jax_clusters
 
 
 def test_devices_are_in_use():
     jax.devices()
-    assert jax_internals.devices_are_in_use()
+    assert jax_clusters.devices_are_in_use()
 
 
 def test_no_cluster_was_joined():
     assert not jax.distributed.is_initialized()
-    assert jax_internals.joined_cluster() is None
+    assert jax_clusters.joined_cluster() is None
 
 
 def test_joined_cluster(monkeypatch):
@@ -30,7 +30,7 @@ def test_joined_cluster(monkeypatch):
     state.coordinator_address, state.num_processes = "a:1", 2
     monkeypatch.setattr(distributed, "global_state", state)
     assert jax.distributed.is_initialized()
-    assert jax_internals.joined_cluster() == ("a:1", 2, 0)
+    assert jax_clusters.joined_cluster() == ("a:1", 2, 0)
 
 
 def test_launchers_of_jax():
@@ -65,14 +65,14 @@ def test_methods_of_launchers(launcher, method, parameters):
 
 
 def test_process_without_a_launcher():
-    assert jax_internals.launcher() is None
+    assert jax_clusters.launcher() is None
 
 
 def test_launcher_with_environment_variables(monkeypatch):
-    assert jax_internals.launcher_of_environment() is None
+    assert jax_clusters.launcher_of_environment() is None
     for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID"):
         monkeypatch.setenv(f"SLURM_{name}", "1")
-    found = jax_internals.launcher_of_environment()
+    found = jax_clusters.launcher_of_environment()
     assert found is clusters.SlurmCluster
 
 
@@ -83,8 +83,8 @@ def test_cluster_is_forgotten(monkeypatch):
         setattr(state, name, closed := _Closed())
     state.coordinator_address, state.num_processes = "a:1", 2
     monkeypatch.setattr(distributed, "global_state", state)
-    jax_internals.forget_cluster()
-    assert jax_internals.joined_cluster() is None
+    jax_clusters.forget_cluster()
+    assert jax_clusters.joined_cluster() is None
     assert (state.num_processes, state.process_id) == (1, 0)
     assert state.service is state.preemption_sync_manager is None
     # The state no longer refers to it, but it still exists.
@@ -99,9 +99,9 @@ def test_only_pods_of_indexed_jobs_count(monkeypatch):
     monkeypatch.setattr(
         clusters.K8sCluster, "is_env_present", classmethod(lambda cls: True)
     )
-    assert jax_internals.launcher() is None
+    assert jax_clusters.launcher() is None
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
-    assert jax_internals.launcher() is clusters.K8sCluster
+    assert jax_clusters.launcher() is clusters.K8sCluster
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,16 @@ def test_only_pods_of_indexed_jobs_count(monkeypatch):
 @pytest.mark.parametrize("tpu", [clusters.GkeTpuCluster, clusters.GceTpuCluster])
 def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
     monkeypatch.setattr(tpu, "is_env_present", classmethod(lambda cls: True))
+    # The import of this package sets the first on a machine without a TPU.
+    for name in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert jax_internals.launcher() is (tpu if counts else None)
+    assert jax_clusters.launcher() is (tpu if counts else None)
 
 
 def test_store_of_the_coordination_service():
-    assert jax_internals.coordination_client() is None
+    assert jax_clusters.coordination_client() is None
     methods = dir(_jax.DistributedRuntimeClient)
     for name in (
         "key_value_set",

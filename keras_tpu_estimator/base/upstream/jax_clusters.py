@@ -1,21 +1,29 @@
-"""The private names of JAX that this room uses, each in one function.
+"""The cluster of this process in JAX, and the launchers that JAX detects.
 
-`tests/hosts/test_jax_internals.py` fails when JAX changes any of them.
+Public JAX joins a cluster, but does not report the cluster without using a device.
 """
 
 import ctypes
 import os
 from typing import Any, TypeAlias
 
-from jax._src import clusters, distributed, xla_bridge
+from keras_tpu_estimator.base.upstream.private_names import PrivateName
+
+_CLUSTERS = PrivateName("detects launchers", ("jax._src.clusters",))
+_DISTRIBUTED = PrivateName("holds the cluster", ("jax._src.distributed",))
+_IS_IN_USE = PrivateName(
+    "reports whether this process has used a device",
+    ("jax._src.xla_bridge.backends_are_initialized",),
+)
 
 # JAX's class for one way to start processes.
-Launcher: TypeAlias = type[clusters.ClusterEnv]
+Launcher: TypeAlias = type[Any]
 
 
 def devices_are_in_use() -> bool:
     """Returns whether this process has used a device; then JAX joins no cluster."""
-    return xla_bridge.backends_are_initialized()
+    is_in_use: bool = _IS_IN_USE.value()
+    return is_in_use
 
 
 def joined_cluster() -> tuple[str, int, int] | None:
@@ -24,7 +32,7 @@ def joined_cluster() -> tuple[str, int, int] | None:
     `None` means that `jax.distributed.initialize` was not called.
     `jax.process_index()` would use a device.
     """
-    state = distributed.global_state
+    state = _DISTRIBUTED.value.global_state
     if state.client is None or state.coordinator_address is None:
         return None
     return state.coordinator_address, state.num_processes, state.process_id
@@ -36,6 +44,7 @@ def launcher() -> Launcher | None:
     Two cases that JAX treats as clusters are excluded, because JAX fails in them: a
     Kubernetes pod outside an indexed job, and a TPU with one host.
     """
+    clusters = _CLUSTERS.value
     excluded: set[Launcher] = set()
     if "JOB_COMPLETION_INDEX" not in os.environ:
         excluded |= {clusters.K8sCluster}
@@ -65,11 +74,12 @@ def _is_one_tpu_host() -> bool:
 
 def coordination_client() -> Any:
     """Returns the client of JAX's coordination service; `None` in a single process."""
-    return distributed.global_state.client
+    return _DISTRIBUTED.value.global_state.client
 
 
 def launcher_of_environment() -> Launcher | None:
     """Returns the launcher, if any, that is found without a request to a server."""
+    clusters = _CLUSTERS.value
     for known in (clusters.OmpiCluster, clusters.SlurmCluster):
         if known.is_env_present():
             return known
@@ -81,7 +91,7 @@ def forget_cluster() -> None:
 
     The connection stays open, because closing it would end the others.
     """
-    state = distributed.global_state
+    state = _DISTRIBUTED.value.global_state
     for each in (state.preemption_sync_manager, state.client, state.service):
         if each is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

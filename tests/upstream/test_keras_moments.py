@@ -1,4 +1,4 @@
-"""Patches of Keras: their targets, and moments in one pass and in two."""
+"""Moments of normalization layers in one pass and in two."""
 
 import jax
 import keras
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_tpu_estimator.base.tracing import keras_patches
-from keras_tpu_estimator.base.tracing.keras_patches import Patch, in_one_pass
+from keras_tpu_estimator.base.upstream import keras_devices
 
 LAYERS = {
     "batch": lambda dtype: layers.BatchNormalization(dtype=dtype),
@@ -16,11 +15,6 @@ LAYERS = {
 }
 # The means of inputs with a standard deviation of 1.
 MEANS = [0.0, 10.0, -100.0]
-
-
-@pytest.fixture(autouse=True)
-def one_pass():
-    in_one_pass()
 
 
 def activations(mean):
@@ -42,7 +36,7 @@ def normalized(layer, x, platform):
         wide = keras.ops.cast(y, "float32")
         return keras.ops.sum(wide**3), (wide, kept)
 
-    with keras_patches.on_platform(platform):
+    with keras_devices.on_platform(platform):
         gradient, (y, kept) = jax.grad(loss, has_aux=True)(x)
     return y, kept, keras.ops.cast(gradient, "float32")
 
@@ -78,7 +72,7 @@ def test_constants_have_no_variance():
 
 @pytest.mark.parametrize(
     ("platform", "dtype"),
-    [("cpu", "mixed_bfloat16"), ("tpu", "float32"), (None, "mixed_bfloat16")],
+    [("cpu", "mixed_bfloat16"), ("tpu", "float32")],
 )
 def test_other_moments_are_those_of_keras(platform, dtype):
     layer = LAYERS["layer"](dtype)
@@ -86,29 +80,6 @@ def test_other_moments_are_those_of_keras(platform, dtype):
     layer.build(x.shape)
     told = []
     for where in (platform, "cpu"):
-        with keras_patches.on_platform(where):
+        with keras_devices.on_platform(where):
             told.append(str(jax.make_jaxpr(layer)(x)))
     assert told[0] == told[1]
-
-
-def patches():
-    for name, value in vars(keras_patches).items():
-        for patch in value if isinstance(value, tuple) else (value,):
-            if isinstance(patch, Patch) and not name.startswith("_"):
-                yield pytest.param(patch, id=f"{name}-{patch.owners[0].__name__}")
-
-
-@pytest.mark.parametrize("patch", [*patches()])
-def test_keras_calls_each_replacement(patch, monkeypatch):
-    functions = [getattr(owner, patch.name) for owner in patch.owners]
-    assert len({id(each) for each in functions}) == 1
-    plain = getattr(functions[0], "replaced", functions[0])
-    assert plain.__module__.partition(".")[0] == "keras"
-    for owner in patch.owners:
-        monkeypatch.setattr(owner, patch.name, plain)
-    patch.install(lambda own: lambda: (own, "replaced"))
-    installed = getattr(patch.owners[0], patch.name)
-    patch.install(lambda own: lambda: "not replaced again")
-    for owner in patch.owners:
-        assert getattr(owner, patch.name) is installed
-    assert installed() == (plain, "replaced")

@@ -1,0 +1,1 @@
+"""What this package takes from and replaces in Keras, JAX and TensorFlow."""

@@ -1,0 +1,107 @@
+"""Automatic names of layers and variables, and name scopes.
+
+Keras numbers automatic names for the whole process, so that the same `model_fn` would
+have other variables in its second trace. In a block of this package the numbers start
+again, separately in each name scope.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from keras_tpu_estimator.base.upstream.private_names import (
+    PrivateName,
+    UnsupportedVersionError,
+    run_once_apart,
+)
+
+_STATE = PrivateName(
+    "holds the numbers of automatic names, and variables without a value",
+    ("keras.src.backend.common.global_state",),
+)
+_CURRENT_PATH = PrivateName(
+    "returns the path of the open name scopes",
+    ("keras.src.backend.common.name_scope.current_path",),
+)
+_NAME_COUNTS = "object_name_uids"
+_UNINITIALIZED = "uninitialized_variables"
+
+
+def name_path() -> str:
+    """Returns the path of the current name scopes."""
+    path: str = _CURRENT_PATH.value()
+    return path
+
+
+class _CountsByScope(dict[Any, int]):
+    """The number of taken names by kind and name scope; Keras counts only by name."""
+
+    def __init__(self, taken: Mapping[str, int]):
+        super().__init__({("", name): count for name, count in taken.items()})
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__((name_path(), name))
+
+    def __getitem__(self, name: str) -> int:
+        return self.get((name_path(), name), 0)
+
+    def __setitem__(self, name: str, count: int) -> None:
+        super().__setitem__((name_path(), name), count)
+
+    def reset(self) -> None:
+        """Forgets the counts in and below the current scope."""
+        path = name_path()
+        for scope, name in list(self):
+            if scope == path or scope.startswith(f"{path}/"):
+                del self[scope, name]
+
+
+def restart_names() -> None:
+    """Restarts automatic names in the current name scope, if each scope has counts."""
+    counts = _STATE.value.get_global_attribute(_NAME_COUNTS)
+    if isinstance(counts, _CountsByScope):
+        counts.reset()
+
+
+@contextlib.contextmanager
+def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
+    """Restarts Keras's automatic names in a `with` block, except taken ones.
+
+    The first `Dense` of each name scope is called `dense` again, whatever the process
+    built before. Uninitialized variables are forgotten at the end.
+    """
+    _verify()
+    with _fresh_names(taken or {}):
+        yield
+
+
+@contextlib.contextmanager
+def _fresh_names(taken: Mapping[str, int]) -> Iterator[None]:
+    state = _STATE.value
+    saved = {
+        name: state.get_global_attribute(name)
+        for name in (_NAME_COUNTS, _UNINITIALIZED)
+    }
+    state.set_global_attribute(_NAME_COUNTS, _CountsByScope(taken))
+    state.set_global_attribute(_UNINITIALIZED, [])
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            state.set_global_attribute(name, value)
+
+
+def _verify() -> None:
+    """Checks once per process that Keras counts names in the replaced dict."""
+    if run_once_apart(_first_names) != ["layer", "layer_1", "layer"]:
+        raise UnsupportedVersionError("keras", _STATE.paths[0], _STATE.purpose)
+
+
+def _first_names() -> list[str]:
+    names: list[str] = []
+    for count in (2, 1):
+        with _fresh_names({}):
+            names += [keras.layers.Layer().name for _ in range(count)]
+    return names

@@ -1,0 +1,67 @@
+"""TensorFlow's reports of operations and collections, and parts of its datasets."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from keras_tpu_estimator.base.upstream.private_names import (
+    PrivateAttribute,
+    PrivateName,
+)
+from keras_tpu_estimator.base.upstream.replacements import Replacement
+
+_OP_CALLBACKS = PrivateName(
+    "reports the operations that a thread makes",
+    ("tensorflow.python.framework.op_callbacks",),
+)
+COLLECTIONS = Replacement(
+    PrivateName(
+        "reads a collection of a graph; TensorFlow does not report that",
+        ("tensorflow.Graph.get_collection",),
+    ),
+)
+_PREFETCH_DATASET = PrivateName(
+    "is the class of datasets that prefetch",
+    ("tensorflow.python.data.ops.prefetch_op._PrefetchDataset",),
+)
+_INPUT_DATASET = PrivateAttribute(
+    "holds the dataset that another one reads", "tensorflow.data.Dataset._input_dataset"
+)
+
+
+@contextlib.contextmanager
+def ops_reported(report: Callable[[str], None]) -> Iterator[None]:
+    """Calls a function with the type of each operation that this thread makes."""
+    op_callbacks = _OP_CALLBACKS.value
+
+    def callback(op_type: Any, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        report(op_type.decode() if isinstance(op_type, bytes) else op_type)
+
+    op_callbacks.add_op_callback(callback)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(callback)
+
+
+@contextlib.contextmanager
+def collections_reported(report: Callable[[str], None]) -> Iterator[None]:
+    """Calls a function with the string name of each collection before it is read."""
+
+    def reporting(
+        get_collection: Callable[..., Any], graph: Any, name: Any, scope: Any = None
+    ) -> Any:
+        if isinstance(name, str):
+            report(name)
+        return get_collection(graph, name, scope)
+
+    with COLLECTIONS.block(reporting):
+        yield
+
+
+def without_prefetch(dataset: Any) -> Any:
+    """Returns a dataset without prefetching at its end."""
+    while isinstance(dataset, _PREFETCH_DATASET.value):
+        dataset = _INPUT_DATASET.get(dataset)
+    return dataset

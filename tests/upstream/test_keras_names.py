@@ -1,0 +1,117 @@
+"""Automatic names of Keras, which start again in blocks."""
+
+import keras
+import pytest
+from keras.src.backend.common import global_state
+
+from keras_tpu_estimator.base.upstream import keras_names
+
+
+def dense_name():
+    return keras.layers.Dense(1).name
+
+
+def uninitialised():
+    return global_state.get_global_attribute("uninitialized_variables") or []
+
+
+def made_without_value():
+    with keras.StatelessScope(initialize_variables=False):
+        return keras.Variable("zeros", shape=(2,))
+
+
+def number_of(name):
+    return int(name.rpartition("_")[2])
+
+
+def test_names_are_reset():
+    dense_name()
+    with keras_names.fresh_names():
+        assert [dense_name(), dense_name()] == ["dense", "dense_1"]
+        assert keras.Variable(0.0).name == "variable"
+        assert keras.optimizers.SGD().name == "sgd"
+    with keras_names.fresh_names():
+        assert dense_name() == "dense"
+
+
+def test_names_continue_afterwards():
+    dense_name()
+    before = dense_name()
+    with keras_names.fresh_names():
+        for _ in range(5):
+            dense_name()
+    assert number_of(dense_name()) == number_of(before) + 1
+
+
+def test_names_continue_after_an_error():
+    dense_name()
+    before = dense_name()
+    with pytest.raises(ZeroDivisionError):
+        with keras_names.fresh_names():
+            dense_name()
+            raise ZeroDivisionError
+    assert number_of(dense_name()) == number_of(before) + 1
+
+
+def test_name_resets_can_be_nested():
+    with keras_names.fresh_names():
+        dense_name()
+        with keras_names.fresh_names():
+            assert dense_name() == "dense"
+        assert dense_name() == "dense_1"
+
+
+def test_names_are_reset_in_a_cleared_session():
+    with keras_names.fresh_names():
+        keras.backend.clear_session(free_memory=False)
+        with keras_names.fresh_names():
+            assert dense_name() == "dense"
+        assert dense_name() == "dense"
+
+
+@pytest.mark.parametrize(
+    "taken, names",
+    [
+        ({}, ["dense", "dense_1"]),
+        ({"dense": 1}, ["dense_1", "dense_2"]),
+        ({"dense": 3}, ["dense_3", "dense_4"]),
+        ({"conv2d": 3}, ["dense", "dense_1"]),
+    ],
+)
+def test_used_names_are_skipped(taken, names):
+    given = dict(taken)
+    with keras_names.fresh_names(given):
+        assert [dense_name(), dense_name()] == names
+    assert given == taken
+
+
+def test_uninitialised_variables_are_discarded():
+    before = list(uninitialised())
+    with keras_names.fresh_names():
+        assert uninitialised() == []
+        variable = made_without_value()
+        assert [id(each) for each in uninitialised()] == [id(variable)]
+    assert list(map(id, uninitialised())) == list(map(id, before))
+
+
+def test_earlier_uninitialised_variables_are_kept():
+    with keras_names.fresh_names():
+        outer = made_without_value()
+        with keras_names.fresh_names():
+            made_without_value()
+        assert [id(each) for each in uninitialised()] == [id(outer)]
+
+
+def test_uninitialised_variables_of_a_block_stay_uninitialised():
+    with keras_names.fresh_names():
+        variable = made_without_value()
+    with keras.StatelessScope():
+        pass
+    assert variable._value is None
+
+
+def test_path_of_open_name_scopes():
+    with keras.name_scope("a"), keras.name_scope("b"):
+        assert keras_names.name_path() == "a/b"
+        assert keras.Variable(0.0, name="c").path == "a/b/c"
+    assert keras_names.name_path() == ""
