@@ -1,7 +1,13 @@
 """Prints one table: `python -m benchmarks [group ...]`."""
 
 import argparse
+import os
 import sys
+
+import keras_tpu_estimator as kte  # isort: split
+
+import jax
+import keras
 
 from benchmarks import (
     calls,
@@ -68,6 +74,8 @@ def main() -> int:
     for group in chosen:
         print(f"Measuring: {group}", file=sys.stderr)
         rows += _GROUPS[group]()
+    versions = (f"{each.__name__} {each.__version__}" for each in (kte, keras, jax))
+    print(f"{', '.join(versions)}; {os.cpu_count()} cores\n")
     print(render(rows))
     return 0 if all(row.is_ok for row in rows) else 1
 

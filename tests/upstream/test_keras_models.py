@@ -2,8 +2,10 @@
 
 import keras
 import numpy as np
+import pytest
 
-from keras_tpu_estimator.base.upstream import keras_models
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.upstream import keras_models, private_names
 
 
 def test_arguments_of_compile_are_the_same_objects():
@@ -80,3 +82,46 @@ def test_metrics_of_compile_have_their_names():
     assert keras_models.metrics_of(model) == {}
     model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
     assert keras_models.metrics_of(model).keys() == {"mae", "r2_score"}
+
+
+class Silent(keras.callbacks.Callback):
+    """A callback of a Keras that updates variables by a method we do not know."""
+
+    @property
+    def model(self):
+        return self._model
+
+
+@pytest.fixture
+def fresh_checks():
+    """Makes checks run again, before and after a test."""
+    private_names.run_once_apart.cache_clear()
+    yield
+    private_names.run_once_apart.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_checks")
+def test_keras_that_does_not_update_the_variables_of_callbacks_is_an_error(monkeypatch):
+    keras_models.check_synchronization()
+    private_names.run_once_apart.cache_clear()
+    monkeypatch.setattr(keras.callbacks, "Callback", Silent)
+    with pytest.raises(kte.errors.UnsupportedVersionError, match="reads its model"):
+        keras_models.check_synchronization()
+
+
+def test_values_are_synchronized_by_keras_itself():
+    called = []
+
+    class Model(keras.Model):
+        def state_sync(self):
+            called.append("ours")
+            keras_models.synchronize(super())
+
+        def jax_state_sync(self):
+            self.state_sync()
+
+    callback = keras.callbacks.Callback()
+    callback.set_model(Model())
+    called.clear()
+    assert isinstance(callback.model, Model)
+    assert called == ["ours"]
