@@ -22,8 +22,7 @@ from keras_tpu_estimator.base.upstream.replacements import Replacement
 _Moments: TypeAlias = tuple[jax.Array, jax.Array]
 
 
-def _row() -> np.ndarray:
-    return np.zeros((1, 1, 1, 1), "float32")
+_ROW = np.zeros((1, 1, 1, 1), "float32")
 
 
 USES_CPU = Replacement(
@@ -35,7 +34,7 @@ USES_CPU = Replacement(
             "keras.src.backend.jax.numpy._uses_cpu",
         ),
     ),
-    lambda: keras.ops.argmax(_row()),
+    lambda: jax.eval_shape(keras.ops.argmax, _ROW),
 )
 USES_GPU = Replacement(
     PrivateName(
@@ -53,7 +52,7 @@ ATTENTION = Replacement(
             "keras.src.backend.jax.nn.dot_product_attention",
         ),
     ),
-    lambda: keras.ops.dot_product_attention(_row(), _row(), _row()),
+    lambda: jax.eval_shape(keras.ops.dot_product_attention, _ROW, _ROW, _ROW),
 )
 # E[x^2] - E[x]^2 needs one pass, which XLA fuses with the operation that makes the
 # activations. It loses less in float32 than the activations have already lost in
@@ -68,7 +67,7 @@ MOMENTS = Replacement(
             "keras.src.backend.jax.nn.moments",
         ),
     ),
-    lambda: keras.ops.moments(_row(), axes=[0]),
+    lambda: jax.eval_shape(lambda x: keras.ops.moments(x, axes=[0]), _ROW),
 )
 _NORMALIZATIONS = (
     keras.layers.BatchNormalization,

@@ -67,7 +67,7 @@ ASSIGNMENT = Replacement(
         "assigns every variable; Keras truncates 64-bit integers",
         ("keras.Variable.assign",),
     ),
-    lambda: _scalar().assign_add(1),
+    lambda: setattr(keras.optimizers.SGD(0.5), "learning_rate", 0.25),
 )
 RATE = Replacement(
     PrivateName(
