@@ -268,7 +268,7 @@ def test_lstm_with_normalized_gates(session):
 def test_scope_initializes_the_bias_of_a_cell_without_normalized_gates(session, dtype):
     with tf.variable_scope("root", initializer=tf.constant_initializer(0.5)):
         cell = tf.contrib.rnn.LayerNormBasicLSTMCell(2, layer_norm=False)
-        state = tf.constant([[[0.0, 0.1]], [[0.1, 0.1]]], dtype)
+        state = tf.unstack(tf.constant([[[0.0, 0.1]], [[0.1, 0.1]]], dtype))
         output, _ = cell(tf.ones([1, 2], dtype), tf.nn.rnn_cell.LSTMStateTuple(*state))
     # The result of TensorFlow 1.15.
     np.testing.assert_allclose(run(session, output), [[0.53673, 0.57927]], atol=1e-5)
