@@ -29,7 +29,10 @@ from keras_tpu_estimator.api.hooks.summary_saver import (
     RecordedSummariesHook,
     TrainingLogHook,
 )
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowSaverHook
+from keras_tpu_estimator.api.hooks.tensorflow_hook import (
+    TensorFlowHook,
+    TensorFlowSaverHook,
+)
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -65,13 +68,16 @@ def training_hooks(
 ) -> list[Hook]:
     """Returns the hooks of one `train`, in the order of their calls.
 
-    The package's saver saves a step after the other hooks were called for it. It raises
-    `ValueError` if there are listeners, but no hook saves checkpoints.
+    The package's saver saves a step after the other hooks were called for it, but
+    before TensorFlow hooks that may read the checkpoint. It raises `ValueError` if
+    there are listeners, but no hook saves checkpoints.
     """
     config = context.config
     user, spec = tuple(user), step.hooks
     hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(context)
-    _attach(listeners, savers_among((*hooks, *user, *spec)))
+    savers = savers_among((*hooks, *user, *spec))
+    _attach(listeners, savers)
+    _let_read(savers, (*user, *spec))
     if config.save_summary_steps and context.hosts.is_chief:
         warn_if_autologging(config.metric_writers)
         hooks.append(
@@ -113,6 +119,22 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
     # The checkpoint contains the changes of hooks and callbacks at its step.
     saver.acts_last = True
     return [saver]
+
+
+def _let_read(
+    savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook], hooks: Sequence[Hook]
+) -> None:
+    """Makes savers act in their order among hooks that may read checkpoints.
+
+    As in TensorFlow, such hooks are called for a step when its checkpoint exists.
+    """
+    readers = [h for h in hooks if isinstance(h, TensorFlowHook) and h.may_read_saves]
+    if not readers:
+        return
+    for hook in (*savers, *readers):
+        hook.acts_last = True
+        if isinstance(hook, CheckpointSaverHook):
+            hook.is_read_by_hooks = True
 
 
 def _losses_only(
