@@ -42,6 +42,7 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
@@ -65,6 +66,7 @@ def training_hooks(
     user: Iterable[Hook],
     step: Step,
     log: TrainingLogHook | None,
+    writer: SeveralWriters,
 ) -> list[Hook]:
     """Returns the hooks of one `train`, in the order of their calls.
 
@@ -82,7 +84,7 @@ def training_hooks(
         warn_if_autologging(config.metric_writers)
         hooks.append(
             RecordedSummariesHook(
-                context.metric_writer(),
+                writer,
                 config.save_summary_steps,
                 lambda: progress.summaries,
                 _losses_only(context, progress, step),
@@ -170,6 +172,7 @@ REPORT_NAMES = OwnNames(
         "step",
         "global_step",
         "time",
+        "start",
         "learning_rate",
         "learning_rate/*",
         "input_wait",
@@ -209,7 +212,9 @@ class TrainingReport:
         self._metrics.reset()
         return numbers
 
-    def hook(self, context: EstimatorContext) -> TrainingLogHook | None:
+    def hook(
+        self, context: EstimatorContext, writer: SeveralWriters
+    ) -> TrainingLogHook | None:
         """Returns the hook that logs the numbers, or `None` if logging is off."""
         if context.log_every is None:
             return None
@@ -220,7 +225,7 @@ class TrainingReport:
         return TrainingLogHook(
             batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            writer=context.metric_writer() if writes else None,
+            writer=writer if writes else None,
             is_brief=notebook.is_here(),
             every_n_steps=None if timed else context.log_every,
             every_n_secs=iterations.value if timed else None,
