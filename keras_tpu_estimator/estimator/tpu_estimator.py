@@ -304,8 +304,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 written to separate directories. Defaults to `None`.
 
         Returns:
-            The metrics by name, `loss` as its mean over examples, and
-            `global_step`, as NumPy values.
+            The metrics by name, `loss` as its mean over examples (with a
+            TF1 `model_fn` over batches, as in TF1), and `global_step`, as
+            NumPy values.
 
         Raises:
             ValueError: An argument is wrong, the input is empty, or the model

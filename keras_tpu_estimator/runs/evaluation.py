@@ -211,7 +211,7 @@ class EvaluationLoop:
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
-        The global step follows the metrics and the mean loss over examples.
+        The global step follows the metrics and the mean loss.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph

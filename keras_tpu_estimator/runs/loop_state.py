@@ -107,11 +107,11 @@ class LoopState:
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
 
     def loss(self, losses: Sequence[StepValues]) -> Any:
-        """Returns `"loss"` after a run with these losses: the mean over examples."""
+        """Returns `"loss"` after a run with these losses: the mean so far."""
         return np.asarray(losses[-1], "float32")[-1]
 
     def mean_loss(self, losses: Sequence[StepValues]) -> float:
-        """Returns the mean over the examples, or the steps, of a run."""
+        """Returns the mean over the examples, batches or steps of a run."""
         return float(self.loss(losses))
 
     def note_if_made(self) -> None:

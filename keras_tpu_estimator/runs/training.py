@@ -229,9 +229,9 @@ class TrainingLoop:
         self._end = LoopEnd(stops=False, runs_ahead=False)
         self._steps = StepsByShape(step, self._runtime.program.store)
         self._initial_metrics = self._runtime.loop.no_metrics(ModeKeys.TRAIN)
+        self._writer = self._context.metric_writer()
         self._summaries = EveryFewSteps(
-            self._context.metric_writer(),
-            self._context.config.save_summary_steps,
+            self._writer, self._context.config.save_summary_steps
         )
         self._outfeed = Outfeed(self._consume)
         self._metrics = TrainingMetrics(
@@ -273,6 +273,8 @@ class TrainingLoop:
                 )
                 states = self._hook_states(hook_list, checkpoint)
                 self._positions.states = states
+                if self._context.config.save_summary_steps:
+                    self._writer.write_start(start + 1)
                 hook_list.begin()
                 self._runtime.values.add_hook_variables(values, self._step)
                 hook_list.after_create_session(states.resuming)
@@ -435,7 +437,8 @@ class TrainingLoop:
             training.listeners,
             hooks,
             self._step,
-            report.hook(context),
+            report.hook(context, self._writer),
+            self._writer,
         )
         if training.evaluator.validation is not None:
             all_hooks = with_epochs(all_hooks)

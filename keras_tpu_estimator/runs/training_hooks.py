@@ -29,7 +29,10 @@ from keras_tpu_estimator.api.hooks.summary_saver import (
     RecordedSummariesHook,
     TrainingLogHook,
 )
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowSaverHook
+from keras_tpu_estimator.api.hooks.tensorflow_hook import (
+    TensorFlowHook,
+    TensorFlowSaverHook,
+)
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -39,6 +42,7 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
@@ -62,21 +66,25 @@ def training_hooks(
     user: Iterable[Hook],
     step: Step,
     log: TrainingLogHook | None,
+    writer: SeveralWriters,
 ) -> list[Hook]:
     """Returns the hooks of one `train`, in the order of their calls.
 
-    The package's saver saves a step after the other hooks were called for it. It raises
-    `ValueError` if there are listeners, but no hook saves checkpoints.
+    The package's saver saves a step after the other hooks were called for it, but
+    before TensorFlow hooks that may read the checkpoint. It raises `ValueError` if
+    there are listeners, but no hook saves checkpoints.
     """
     config = context.config
     user, spec = tuple(user), step.hooks
     hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(context)
-    _attach(listeners, savers_among((*hooks, *user, *spec)))
+    savers = savers_among((*hooks, *user, *spec))
+    _attach(listeners, savers)
+    _let_read(savers, (*user, *spec))
     if config.save_summary_steps and context.hosts.is_chief:
         warn_if_autologging(config.metric_writers)
         hooks.append(
             RecordedSummariesHook(
-                context.metric_writer(),
+                writer,
                 config.save_summary_steps,
                 lambda: progress.summaries,
                 _losses_only(context, progress, step),
@@ -115,6 +123,22 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
     return [saver]
 
 
+def _let_read(
+    savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook], hooks: Sequence[Hook]
+) -> None:
+    """Makes savers act in their order among hooks that may read checkpoints.
+
+    As in TensorFlow, such hooks are called for a step when its checkpoint exists.
+    """
+    readers = [h for h in hooks if isinstance(h, TensorFlowHook) and h.may_read_saves]
+    if not readers:
+        return
+    for hook in (*savers, *readers):
+        hook.acts_last = True
+        if isinstance(hook, CheckpointSaverHook):
+            hook.is_read_by_hooks = True
+
+
 def _losses_only(
     context: EstimatorContext, progress: LoopState, step: Step
 ) -> Callable[[], np.ndarray] | None:
@@ -148,6 +172,7 @@ REPORT_NAMES = OwnNames(
         "step",
         "global_step",
         "time",
+        "start",
         "learning_rate",
         "learning_rate/*",
         "input_wait",
@@ -187,7 +212,9 @@ class TrainingReport:
         self._metrics.reset()
         return numbers
 
-    def hook(self, context: EstimatorContext) -> TrainingLogHook | None:
+    def hook(
+        self, context: EstimatorContext, writer: SeveralWriters
+    ) -> TrainingLogHook | None:
         """Returns the hook that logs the numbers, or `None` if logging is off."""
         if context.log_every is None:
             return None
@@ -198,7 +225,7 @@ class TrainingReport:
         return TrainingLogHook(
             batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            writer=context.metric_writer() if writes else None,
+            writer=writer if writes else None,
             is_brief=notebook.is_here(),
             every_n_steps=None if timed else context.log_every,
             every_n_secs=iterations.value if timed else None,

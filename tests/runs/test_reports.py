@@ -86,6 +86,7 @@ def test_logs_and_summaries_have_all_metrics(tmp_path, caplog, use_tpu):
         estimator.train(repeated(X, Y), steps=8)
     reports = lines(tmp_path)
     assert [report["step"] for report in reports] == [4, 8]
+    assert reports[0].pop("start") == 1
     assert set(reports[0]) == {
         "step",
         "time",
@@ -379,3 +380,24 @@ def test_notebook_shows_only_some_reports(tmp_path, caplog):
     )
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [4, 8, 12, 16, 20]
+
+
+def test_obsolete_steps_are_marked(tmp_path):
+    def train(steps):
+        made = reporting(with_metrics, tmp_path, save_summary_steps=4)
+        made.train(repeated(X, Y), steps=steps)
+
+    train(4)
+    train(8)
+    # The next call continues at step 4.
+    state = 'model_checkpoint_path: "model.ckpt-4"\n'
+    (tmp_path / "checkpoint").write_text(state)
+    train(4)
+    assert [(e["step"], e.get("start")) for e in lines(tmp_path)] == [
+        (4, 1),
+        (8, 5),
+        (12, None),
+        (8, 5),
+    ]
+    # TensorBoard discards the obsolete step 12.
+    assert [*events(tmp_path, "input_wait")] == [4, 8]

@@ -266,6 +266,45 @@ def test_branch_with_a_constant_condition_is_part_of_the_graph(tmp_path, is_take
     assert summaries_in(tmp_path)["inside/inner", 2] == -1.5
 
 
+@pytest.mark.parametrize("kind", ["cond", "case", "group"])
+def test_branch_that_does_not_suit_a_batch_is_not_taken(kind, tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [2], initializer=tf.zeros_initializer())
+        counted = tf.get_variable("n", [], initializer=tf.zeros_initializer())
+        is_one = tf.equal(tf.shape(features)[0], 1)
+
+        def of_one():
+            return tf.squeeze(features, axis=0)
+
+        def of_many():
+            return tf.reduce_mean(features, 0)
+
+        if kind == "cond":
+            mean = tf.cond(is_one, of_one, of_many)
+        elif kind == "case":
+            many = tf.not_equal(tf.shape(features)[0], 1)
+            mean = tf.case([(many, of_many), (is_one, of_one)], exclusive=True)
+        else:
+            added = tf.cond(
+                is_one,
+                lambda: tf.group(tf.assign_add(counted, of_one()[0])),
+                lambda: tf.group(tf.assign_add(counted, of_many()[0])),
+            )
+            with tf.control_dependencies([added]):
+                mean = of_many()
+        loss = tf.reduce_mean(tf.square(mean - w))
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
+    made = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, batch=2)
+    made.train(fed([x]), steps=1)
+    values = values_of(made)
+    np.testing.assert_allclose(values["w"], x.mean(0) / 2)
+    assert values["n"] == (x.mean(0)[0] if kind == "group" else 0)
+
+
 def test_train_op_inside_a_branch_is_refused():
     with tf.Graph().as_default():
         inner = []

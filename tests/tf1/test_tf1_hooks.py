@@ -701,3 +701,66 @@ def test_strings_of_the_input_are_refused(tmp_path, call):
     message = f"fetch strings or sparse .* Received: text:0, made at {__file__}"
     with pytest.raises(ValueError, match=message):
         getattr(program, call)(input_fn, steps=1, hooks=[Fetching("text:0")])
+
+
+def saved_step(folder):
+    """The step of the latest checkpoint, or `None`."""
+    latest = kte.checkpoints.latest(folder)
+    return None if latest is None else kte.checkpoints.step_of(latest)
+
+
+class Reading(tf.train.SessionRunHook):
+    """Records the latest checkpoint in each call, and may stop training."""
+
+    def __init__(self, folder, stop=None, error=None):
+        self.folder, self.stop, self.error = folder, stop, error
+        self.seen = []
+
+    def _read(self):
+        self.seen.append(saved_step(self.folder))
+
+    def after_create_session(self, session, coord):
+        self._read()
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(tf.train.get_global_step())
+
+    def after_run(self, run_context, run_values):
+        self._read()
+        if run_values.results == self.stop:
+            run_context.request_stop()
+        if run_values.results == self.error:
+            raise RuntimeError("A hook fails.")
+
+    def end(self, session):
+        self._read()
+
+
+# The results of TensorFlow 1.15.
+@pytest.mark.parametrize(
+    "steps, stop, seen", [(5, None, [0, 0, 2, 2, 4, 4, 5]), (8, 4, [0, 0, 2, 2, 4, 4])]
+)
+def test_hooks_see_the_checkpoint_of_their_step(steps, stop, seen, tmp_path):
+    hook = Reading(tmp_path, stop)
+    made(tmp_path, config={"save_checkpoints_steps": 2}).train(
+        fed([X] * steps), steps=steps, hooks=[hook]
+    )
+    assert hook.seen == seen
+
+
+def test_checkpoint_of_a_step_in_which_a_hook_fails_exists(tmp_path):
+    hook = Reading(tmp_path, error=2)
+    with pytest.raises(RuntimeError, match="A hook fails"):
+        made(tmp_path, config={"save_checkpoints_steps": 2}).train(
+            fed([X] * 5), steps=5, hooks=[hook]
+        )
+    assert hook.seen == [0, 0, 2]
+    assert saved_step(tmp_path) == 2
+
+
+def test_saver_of_a_script_acts_among_its_hooks(tmp_path):
+    before, after = Reading(tmp_path), Reading(tmp_path)
+    saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+    made(tmp_path).train(fed([X] * 3), steps=3, hooks=[before, saver, after])
+    assert before.seen == [None, 0, 0, 2, 2]
+    assert after.seen == [0, 0, 2, 2, 3]

@@ -264,6 +264,17 @@ def test_lstm_with_normalized_gates(session):
     np.testing.assert_allclose(state.c, c, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_scope_initializes_the_bias_of_a_cell_without_normalized_gates(session, dtype):
+    with tf.variable_scope("root", initializer=tf.constant_initializer(0.5)):
+        cell = tf.contrib.rnn.LayerNormBasicLSTMCell(2, layer_norm=False)
+        state = tf.unstack(tf.constant([[[0.0, 0.1]], [[0.1, 0.1]]], dtype))
+        output, _ = cell(tf.ones([1, 2], dtype), tf.nn.rnn_cell.LSTMStateTuple(*state))
+    # The result of TensorFlow 1.15.
+    np.testing.assert_allclose(run(session, output), [[0.53673, 0.57927]], atol=1e-5)
+    assert {v.dtype.base_dtype for v in tf.global_variables()} == {dtype}
+
+
 def test_lstm_over_sequences(session):
     x = floats(3, 2, 4)
     fused = tf.contrib.rnn.LSTMBlockFusedCell(5)

@@ -160,3 +160,43 @@ def test_tensors_of_an_unknown_rank(tmp_path):
     found = estimator(model_fn, tmp_path).evaluate(fed([(x, y)]))
     assert found["mean"] == pytest.approx(0.7375)
     assert found["accuracy"] == pytest.approx(0.5)
+
+
+def reset_in_a_branch(labels):
+    """A sum that TensorFlow resets in each step, although no branch is taken."""
+    total = tf.get_variable(
+        "total",
+        [],
+        initializer=tf.zeros_initializer(),
+        collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        trainable=False,
+    )
+    added = tf.assign_add(total, tf.reduce_sum(labels))
+    with tf.control_dependencies([added]):
+        counted = tf.assign_add(total, tf.cast(tf.size(labels), tf.float32))
+
+    def reset():
+        with tf.control_dependencies([tf.variables_initializer([total])]):
+            return tf.constant(0)
+
+    chosen = tf.cond(counted < 0, reset, lambda: tf.constant(1))
+    group = tf.cond(counted < 0, lambda: tf.group(total.initializer), tf.no_op)
+    with tf.control_dependencies([chosen, group]):
+        return {"total": (total.read_value(), tf.identity(added))}
+
+
+@pytest.mark.parametrize("as_ops", [False, True])
+def test_initializers_in_branches_run_first(as_ops, tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_mean(features)
+        if as_ops:
+            ops = reset_in_a_branch(features)
+            return kte.tf1.EstimatorSpec(mode, loss=loss, eval_metric_ops=ops)
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(reset_in_a_branch, [features])
+        )
+
+    x = np.arange(12, dtype="float32").reshape(3, 4)
+    result = estimator(model_fn, tmp_path).evaluate(fed([x[:2], x[2:]]))
+    # The sum and size of the last batch, as in TensorFlow 1.15.
+    assert result["total"] == x[2:].sum() + 4

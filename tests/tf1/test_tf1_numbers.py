@@ -244,3 +244,21 @@ def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     hits = [row["classes"] == y[i] for i, row in enumerate(rows)]
     again = one.evaluate(fed([(x[:16], y[:16]), (x[16:24], y[16:24])]))
     assert again["accuracy"] == pytest.approx(np.mean(hits))
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("reduction", ["reduce_sum", "reduce_mean"])
+def test_loss_of_evaluation_is_the_mean_over_batches(reduction, use_tpu, tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = getattr(tf, reduction)(features * w)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss)
+
+    x = np.arange(35, dtype="float32")
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    result = made.evaluate(fed([x[:16], x[16:32], x[32:]]))
+    # A batch of three examples runs on one core.
+    cores = 8 if use_tpu and reduction == "reduce_sum" else 1
+    sums = np.array([x[:16].sum() / cores, x[16:32].sum() / cores, x[32:].sum()])
+    sizes = [16, 16, 3] if reduction == "reduce_mean" else 1
+    np.testing.assert_allclose(result["loss"], np.mean(sums / sizes), rtol=1e-6)

@@ -115,6 +115,8 @@ class CheckpointSaverHook(LoopHook):
 
     # Saving itself waits for the values.
     allows_run_ahead = True
+    # Whether later hooks may read each checkpoint when they are called for its step.
+    is_read_by_hooks = False
 
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
@@ -184,7 +186,7 @@ class CheckpointSaverHook(LoopHook):
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
         is_due = self._timer.should_trigger_for_step(step)
-        if self.acts_last:
+        if self.acts_last and not self.is_read_by_hooks:
             # The end of training saves the last step, after the callbacks.
             is_last = run_context.stop_requested or step == session.last_step
             is_due = is_due and not is_last
@@ -222,8 +224,8 @@ class CheckpointSaverHook(LoopHook):
             session.save_checkpoint(
                 self._directory,
                 self._basename,
-                # Listeners are called only for an existing checkpoint.
-                wait=bool(self._listeners),
+                # Listeners and such hooks are called only for an existing checkpoint.
+                wait=bool(self._listeners) or self.is_read_by_hooks,
                 retention=self._retention,
             )
         if session.saved_step(self._directory) != step:

@@ -34,6 +34,8 @@ from keras_tpu_estimator.api.hooks.stopping import StopAtStepHook
 from keras_tpu_estimator.files.directory.retention import Retention
 
 _logger = logging.getLogger("keras_tpu_estimator")
+# Hooks of these packages read no checkpoints.
+_OWN_PACKAGES = frozenset({"keras_tpu_estimator", "tensorflow"})
 # Zero hours keep each checkpoint forever.
 _SMALLEST_HOURS = 1e-9
 
@@ -193,6 +195,11 @@ def _train() -> Any:
     return None if tensorflow is None else tensorflow.compat.v1.train
 
 
+def _package_of(hook: Any) -> str:
+    """Returns the name of the package that defines a hook's class."""
+    return type(hook).__module__.partition(".")[0]
+
+
 def _interval(hook: Any) -> dict[str, Any]:
     timer = hook._timer
     return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
@@ -223,9 +230,18 @@ class TensorFlowHook(LoopHook):
     def __init__(self, hook: Any):
         self.hook = hook
         # TensorFlow's hooks wait only for the values that they fetch.
-        is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
+        is_own = _package_of(hook) == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
         self.acts_last = bool(getattr(hook, "acts_last", False))
+
+    @property
+    def may_read_saves(self) -> bool:
+        """Whether the hook may read checkpoints: whether it is of a user's class.
+
+        A class with `get_state` must act before the save that contains its state.
+        """
+        is_of_user = _package_of(self.hook) not in _OWN_PACKAGES
+        return is_of_user and not hasattr(self.hook, "get_state")
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns all steps, if the hook overrides methods around runs."""

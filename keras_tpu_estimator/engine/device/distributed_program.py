@@ -125,7 +125,8 @@ class DistributedProgram:
             is the mean over all steps so far, and `STEP_LOSS` the step's loss.
         """
         changed, outputs = self.to_compile(step)(values, *batch)
-        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
+        is_mean_of_steps = step.mode == ModeKeys.TRAIN or not step.weighs_examples
+        weight = 1 if is_mean_of_steps else batch_size(batch)
         metrics = self.loss_mean.stateless_update_state(
             metrics, outputs["loss"], sample_weight=weight
         )

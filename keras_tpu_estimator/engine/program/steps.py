@@ -205,6 +205,8 @@ class Step:
             the first core are the model's.
         counts_once: Whether each step of TRAIN increments the global step by
             one. Otherwise the global step is the value that the step assigns.
+        weighs_examples: Whether the loss of EVAL is the mean over examples.
+            Otherwise it is the mean over batches of any size.
         directions: The Keras metrics among the `metric_values` that should rise
             ("up") or fall ("down"), by name.
         retention: The checkpoints to keep, or `None` for those of `RunConfig`.
@@ -227,6 +229,7 @@ class Step:
     is_grouped: bool = False
     counts_once: bool = True
     records: bool = True
+    weighs_examples: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     retention: Retention | None = None
     dtypes: PyTree = None

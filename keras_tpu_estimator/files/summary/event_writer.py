@@ -196,11 +196,37 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.write(summary, step=1)
         """
-        if not is_chief():
-            return
         if wall_time is None:
             wall_time = time.time()
-        event = serialized(wall_time, int(step), summary)
+        self._append(serialized(wall_time, int(step), summary))
+
+    def session_start(self, step: int) -> None:
+        """Marks the start of a run at a step, which TensorBoard recognizes.
+
+        TensorBoard discards what it has read for this step and later ones, so
+        that a run that continues at an older checkpoint has each step once. The
+        counterpart of `FileWriter.add_session_log` with `SessionLog.START`.
+
+        Args:
+            step: The first global step of the run.
+
+        Example:
+
+        >>> import tempfile
+        >>> with EventWriter(tempfile.mkdtemp()) as writer:
+        ...     writer.session_start(step=1)
+        ...     writer.scalars({"loss": 0.25}, step=1)
+        """
+        from tensorboard.compat.proto import event_pb2
+
+        log = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        event = event_pb2.Event(wall_time=time.time(), step=step, session_log=log)
+        self._append(event.SerializeToString())
+
+    def _append(self, event: bytes) -> None:
+        """Adds a serialized event to the file."""
+        if not is_chief():
+            return
         with self._lock:
             if self._file is None:
                 self._file = self._new_file()

@@ -67,6 +67,16 @@ class MetricWriter:
                 1]`, as `np.histogram` returns them.
         """
 
+    def write_start(self, step: int) -> None:
+        """Marks the start of a call of `train`; does nothing by default.
+
+        Earlier values of this step and later ones are obsolete, because training
+        continues at an older checkpoint.
+
+        Args:
+            step: The first global step of the call.
+        """
+
     def flush(self) -> None:
         """Makes written values visible to others; does nothing by default."""
 
@@ -169,6 +179,12 @@ class SeveralWriters:
     def __init__(self, writers: Sequence[MetricWriter]):
         self._writers = writers
         self._lock = threading.Lock()
+
+    def write_start(self, step: int) -> None:
+        """Marks the start of a call of `train`."""
+        with self._lock:
+            for writer in self._writers:
+                writer.write_start(step)
 
     def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
         """Writes the logged metrics of training."""

@@ -189,6 +189,10 @@ class TensorBoard(MetricWriter):
         """Writes numbers."""
         self._events.scalars(scalars, step)
 
+    def write_start(self, step: int) -> None:
+        """Marks the start of a call of `train`, as the original does."""
+        self._events.session_start(step)
+
     def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
         """Writes logged metrics, except the loss, which is a summary."""
         self.write_scalars(
@@ -253,6 +257,7 @@ class JsonLines(MetricWriter):
         self._directory = os.fsdecode(directory)
         self._path = os.path.join(self._directory, _JSON_LINES)
         self._file: GrowingFile | None = None
+        self._start: dict[str, float] = {}
 
     def at(self, directory: str, prefix: str) -> "JsonLines":
         """Returns the writer for training, or for one evaluation."""
@@ -260,10 +265,12 @@ class JsonLines(MetricWriter):
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Appends a line; numbers that are not finite become `null`."""
-        line = {"step": step, "time": time.time()} | {
+        numbers = {
             name: number if math.isfinite(number) else None
             for name, number in scalars.items()
         }
+        line = {"step": step, "time": time.time()} | self._start | numbers
+        self._start = {}
         if self._file is None:
             self._file = growing(self._path, resumes=True)
         written = json.dumps(line).encode() + b"\n"
@@ -273,6 +280,10 @@ class JsonLines(MetricWriter):
             paths.make_directory(os.path.dirname(self._path))
             _append(written, self._file.path)
         self._file.changed()
+
+    def write_start(self, step: int) -> None:
+        """Adds the field `start` to the next line."""
+        self._start = {"start": step}
 
     def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Ignores the summary, because each line has all metrics of a step."""

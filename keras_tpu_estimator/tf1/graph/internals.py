@@ -326,7 +326,8 @@ def known_conditions() -> Iterator[None]:
     """Builds branches whose conditions are constant in place in a `with` block.
 
     The operations of such a branch are then part of the graph around it, as in
-    TensorFlow 1.15. The other branch only makes its variables.
+    TensorFlow 1.15. The other branch only makes its variables. It may not suit the
+    sizes of the batch, which TensorFlow 1.15 did not know when it built the branch.
     """
     import tensorflow as tf
     from tensorflow.python.ops import cond_v2
@@ -342,16 +343,43 @@ def known_conditions() -> Iterator[None]:
                 with graph.as_default():
                     return branch()
 
-            return build
+            # The other branch may need the result first.
+            return functools.cache(build)
 
         if value is not None and value:
             true_fn = in_place(true_fn)
+            false_fn = _suiting(false_fn, true_fn)
         elif value is not None:
             false_fn = in_place(false_fn)
+            true_fn = _suiting(true_fn, false_fn)
         return original(pred, true_fn, false_fn, name)
 
     with _replaced(cond_v2, "cond_v2", cond):
         yield
+
+
+def _suiting(branch: Any, taken: Any) -> Any:
+    """Returns a branch that is never taken, for sizes that it may not suit.
+
+    If it raises an error, its results are like those of the branch that is taken.
+    """
+    import tensorflow as tf
+
+    def like(result: Any) -> Any:
+        if isinstance(result, tf.Operation):
+            return tf.no_op()
+        if not tf.is_tensor(result):
+            return result
+        tensor = tf.convert_to_tensor(result)
+        return tf.raw_ops.FakeParam(dtype=tensor.dtype, shape=tensor.shape)
+
+    def build() -> Any:
+        try:
+            return branch()
+        except ValueError:
+            return tf.nest.map_structure(like, taken())
+
+    return build
 
 
 @contextlib.contextmanager

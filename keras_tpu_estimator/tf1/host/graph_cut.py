@@ -11,6 +11,7 @@ from keras_tpu_estimator.tf1.graph.definitions import (
     reachable,
 )
 from keras_tpu_estimator.tf1.host.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host.ordering import Order
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 
 _VARIABLE = "VarHandleOp"
@@ -37,8 +38,13 @@ class Cut:
     initializers: Sequence[str] = ()
     copied: Sequence[str] = ()
 
-    def graph(self) -> HostGraph:
-        """Returns the part as a graph, whose inputs are the boundary."""
+    def graph(
+        self, together: Sequence[str] = (), order: Order | None = None
+    ) -> HostGraph:
+        """Returns the part as a graph, whose inputs are the boundary.
+
+        `order` orders the operations and tensors that run `together`, by name.
+        """
         import tensorflow as tf
 
         graph = tf.Graph()
@@ -55,15 +61,14 @@ class Cut:
             }
             tf.graph_util.import_graph_def(self.definition, given, name="")
         operation = graph.get_operation_by_name
-        return HostGraph(
-            graph,
-            inputs,
-            {
-                name: operation(name).outputs[0]
-                for name in (*self.variables, *self.copied)
-            },
-            [operation(name) for name in self.initializers],
-        )
+        handles = {
+            name: operation(name).outputs[0] for name in (*self.variables, *self.copied)
+        }
+        if order is not None:
+            fetches = [graph.as_graph_element(name) for name in together]
+            order(graph, fetches, handles.values(), inputs)
+        initializers = [operation(name) for name in self.initializers]
+        return HostGraph(graph, inputs, handles, initializers)
 
 
 def cut(

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -19,10 +19,10 @@ from keras_tpu_estimator.tf1.graph.definitions import LOOPS, reachable
 from keras_tpu_estimator.tf1.graph.sessions import load_values, loader_of
 from keras_tpu_estimator.tf1.graph.source_lines import line_of, raising_line
 from keras_tpu_estimator.tf1.host.arguments import name_of, names_of
+from keras_tpu_estimator.tf1.host.ordering import Order, keep_order
 
 # The name scope of a function's arguments.
 _ARGUMENTS = "arguments"
-_FUNCTIONAL = frozenset({"Case", "If", "While"})
 WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
 
 
@@ -104,14 +104,16 @@ class CalledGraph(HostGraph):
     """The graph that a function builds for arrays of some shapes, and its result.
 
     `operations` selects from the graph and the result what runs together for each
-    batch. These operations use variables in the order of their creation.
+    batch. `order` sets the order in which these operations use variables, which is by
+    default that of their creation.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         tensors: PyTree,
-        operations: Callable[[Any, PyTree], list[Any]] = lambda graph, returned: [],
+        operations: Callable[[Any, PyTree], list[Any]],
+        order: Order = keep_order,
     ):
         import tensorflow as tf
 
@@ -135,10 +137,11 @@ class CalledGraph(HostGraph):
             tables = v1.tables_initializer()
         handles = {name: v.handle for name, v in variables.items()}
         self.operations = operations(graph, self.returned)
-        _keep_order(graph, self.operations, handles.values())
+        inputs = jax.tree.leaves(tree)
+        order(graph, self.operations, handles.values(), inputs)
         super().__init__(
             graph,
-            jax.tree.leaves(tree),
+            inputs,
             handles,
             [v.initializer for v in variables.values()],
             [tables],
@@ -151,34 +154,6 @@ class CalledGraph(HostGraph):
         """Sets the global step, if an operation of the graph reads it."""
         if self._set_step is not None:
             self._set_step(np.int64(number))
-
-
-def _keep_order(graph: Any, fetches: Sequence[Any], handles: Iterable[Any]) -> None:
-    """Makes operations on the same variable wait for those created before them."""
-    needed = {op.name for op in reachable(graph, fetches)}
-    last: dict[str, Any] = dict.fromkeys(handle.name for handle in handles)
-    for op in graph.get_operations():
-        used = [each.name for each in op.inputs if each.name in last]
-        if not used or op.name not in needed:
-            continue
-        before = {last[name].name: last[name] for name in used if last[name]}
-        controls = {each.name: each for each in op.control_inputs}
-        if before.keys() - controls.keys():
-            internals.set_control_inputs(op, list((controls | before).values()))
-        last |= dict.fromkeys(used, _ended(graph, op))
-
-
-def _ended(graph: Any, op: Any) -> Any:
-    """Returns an operation that runs when an operation has finished."""
-    import tensorflow as tf
-
-    if op.type not in _FUNCTIONAL:
-        return op
-    # An operation that waits only for `If` may run before its branch does.
-    with graph.as_default():
-        results = [tf.identity(tensor) for tensor in op.outputs]
-        with tf.control_dependencies(results):
-            return tf.no_op()
 
 
 class GraphFunction:

@@ -19,6 +19,7 @@ from keras_tpu_estimator.tf1.host.host_graph import (
     dtypes_of,
     shapes_of,
 )
+from keras_tpu_estimator.tf1.host.ordering import assign_constants_first
 
 # The number of evaluations at a time whose variables are kept.
 _KEPT = 4
@@ -123,8 +124,15 @@ class MetricFn(Metrics):
 
     def session(self, tensors: PyTree) -> MetricSession:
         """Returns a session for the graph that the function builds."""
-        graph = CalledGraph(self._function, tensors)
+        graph = CalledGraph(self._function, tensors, _updates, assign_constants_first)
         return MetricSession(graph, checked_pairs("metric_fn", graph.returned))
+
+
+def _updates(graph: Any, metrics: Any) -> list[Any]:
+    """Returns the operations that count a batch."""
+    del graph
+    pairs = checked_pairs("metric_fn", metrics)
+    return jax.tree.leaves([update for _, update in pairs.values()])
 
 
 def checked_pairs(owner: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
@@ -191,6 +199,7 @@ class _Cut:
     names: Mapping[str, tuple[PyTree, PyTree]]
 
     def session(self) -> MetricSession:
-        graph = self.part.graph()
+        updates = [update for _, update in self.names.values()]
+        graph = self.part.graph(jax.tree.leaves(updates), assign_constants_first)
         element = graph.graph.as_graph_element
         return MetricSession(graph, jax.tree.map(element, dict(self.names)))

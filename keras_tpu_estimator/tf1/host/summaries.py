@@ -42,6 +42,17 @@ class Recorded:
         return Collected(self.summary, None).split(is_split)
 
 
+class SimpleScalar(Scalar):
+    """A number in the field `simple_value`, which scripts read from event files."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns the record of TF1."""
+        from tensorboard.compat.proto import summary_pb2
+
+        value = summary_pb2.Summary.Value(tag=self.tag, simple_value=float(reduced))
+        return summary_pb2.Summary(value=[value]).SerializeToString()
+
+
 class NumberedImages(Image):
     """Images with the tags of TF1: 'x/image', or 'x/image/0' and so on."""
 
@@ -167,7 +178,7 @@ def _same(value: jax.Array) -> jax.Array:
 
 def _scalar(tag: str, op: Any) -> tuple[Summary, Any]:
     del op
-    return Scalar(tag=tag), lambda value: value.reshape(())
+    return SimpleScalar(tag=tag), lambda value: value.reshape(())
 
 
 def _histogram(tag: str, op: Any) -> tuple[Summary, Any]:

@@ -137,6 +137,7 @@ class GraphStep:
             graph=FetchedGraph(model, self._example.cores.topology.num_replicas),
             counts_once=self.counts_once,
             records=self._outputs.records,
+            weighs_examples=False,
             retention=retention_of(model.scaffold),
             dtypes=self._dtypes,
             line_in_graph=self._outputs.pruned.line_of,

@@ -65,12 +65,12 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
         """
         cell, output = state
         both = tf.concat([inputs, output], 1)
-        kernel = tf.get_variable("kernel", [both.shape[1], 4 * self._units])
+        size, dtype = 4 * self._units, both.dtype
+        kernel = tf.get_variable("kernel", [both.shape[1], size], dtype)
         gates = tf.matmul(both, kernel)
         if not self._is_normed:
-            gates += tf.get_variable(
-                "bias", [4 * self._units], initializer=tf.zeros_initializer()
-            )
+            # As in the original, the scope's initializer also sets the bias.
+            gates += tf.get_variable("bias", [size], dtype)
         names = ("input", "transform", "forget", "output")
         i, j, f, o = (
             self._norm(gate, name)
@@ -90,10 +90,10 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
         shape = values.shape[-1:]
         with tf.variable_scope(scope):
             gamma = tf.get_variable(
-                "gamma", shape, initializer=tf.constant_initializer(self._gain)
+                "gamma", shape, values.dtype, tf.constant_initializer(self._gain)
             )
             beta = tf.get_variable(
-                "beta", shape, initializer=tf.constant_initializer(self._shift)
+                "beta", shape, values.dtype, tf.constant_initializer(self._shift)
             )
         mean, variance = tf.nn.moments(values, [-1], keep_dims=True)
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, 1e-12)
