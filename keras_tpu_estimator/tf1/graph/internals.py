@@ -6,6 +6,7 @@
 import contextlib
 import functools
 import operator
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -361,7 +362,8 @@ def known_conditions() -> Iterator[None]:
 def _suiting(branch: Any, taken: Any) -> Any:
     """Returns a branch that is never taken, for sizes that it may not suit.
 
-    If it raises an error, its results are like those of the branch that is taken.
+    If TensorFlow rejects the sizes of an operation, the results are like those of the
+    branch that is taken.
     """
     import tensorflow as tf
 
@@ -376,7 +378,10 @@ def _suiting(branch: Any, taken: Any) -> Any:
     def build() -> Any:
         try:
             return branch()
-        except ValueError:
+        except ValueError as error:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if frame.f_globals["__name__"].partition(".")[0] != "tensorflow":
+                raise
             return tf.nest.map_structure(like, taken())
 
     return build
