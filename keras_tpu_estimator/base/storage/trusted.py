@@ -11,6 +11,7 @@ import stat
 
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.common.field_checks import directory_string
+from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.base.storage.paths import is_url
 
 
@@ -36,7 +37,7 @@ def read(path: str) -> bytes:
     # Resolve links first; later links are not followed.
     path = os.path.realpath(path)
     check_folder(os.path.dirname(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = shared_files.without_waiting(path, os.O_RDONLY | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         # Check the open file, because the name may have changed since.
         _check(path, os.fstat(descriptor))

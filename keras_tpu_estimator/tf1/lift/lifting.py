@@ -89,7 +89,7 @@ def _read(path: str) -> Module | None:
         if header["digest"] != _digest([code]):
             return None
         return Module(code, tuple(header["variables"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
