@@ -5,6 +5,12 @@
 'train'
 """
 
+__version__ = "0.1.0"
+
+from keras_tpu_estimator.base.common import command_line as _command_line
+
+_command_line.answer_without_imports(__version__)
+
 from keras_tpu_estimator.base.common import backend as _backend
 
 _backend.import_keras()
@@ -84,8 +90,6 @@ from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
 tf1_calls.TF1CallError.advice = staticmethod(porting.advice)
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AUTO_REUSE",

@@ -139,10 +139,8 @@ def test_bert_tiny(
     assert len(sentences) == 5
     pretrained = tmp_path / "pretrained" / "bert_model.ckpt"
     word_embeddings = "bert/embeddings/word_embeddings"
-    assert (
-        f"Initial value of {word_embeddings}: {word_embeddings} in {pretrained}"
-        in caplog.messages
-    )
+    (line,) = [each for each in caplog.messages if "variables have initial" in each]
+    assert line.startswith("22 of 24 ") and str(pretrained) in line
     # Training started from TensorFlow's checkpoint, which has BERT's names.
     assert dict(kte.list_variables(str(pretrained)))[word_embeddings] == [
         bert_tiny.WORDS,

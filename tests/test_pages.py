@@ -1,6 +1,7 @@
 """Tests that the code in the documentation runs and prints what it shows."""
 
 import ast
+import json
 import logging
 import pathlib
 import re
@@ -12,6 +13,8 @@ import griffe
 import jax
 import jax.numpy as jnp
 import keras
+import mkdocs.commands.build
+import mkdocs.config
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - the pages use tf.data
@@ -21,7 +24,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 from docs import pages as site
 from docs import shown_defaults
-from keras_tpu_estimator.__main__ import COMMANDS
+from keras_tpu_estimator.base.common.command_line import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
@@ -261,6 +264,53 @@ def test_search_cuts_text_into_words(text: str, words: str) -> None:
 )
 def test_search_finds_all_forms_of_a_word(forms: str) -> None:
     assert len({*map(tuple, map(searched, forms.split()))}) == 1
+
+
+# The words that users search for, and the page for each.
+QUERIES = {
+    "multiple gpus": "cores",
+    "out of memory": "troubleshooting",
+    "generate text": "prediction",
+    "batch size": "input_fn",
+    "gpu": "devices",
+    "early stopping": "train_and_evaluate",
+    "mixed precision": "options",
+    "custom optimizer": "optimizers",
+    "resume": "resume",
+    "hugging face": "input_fn",
+    "checkpoint": "checkpoints",
+}
+
+
+@pytest.fixture(scope="module")
+def search_index(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """The sections in the search index of a site with only the pages of `QUERIES`."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "docs").mkdir()
+    for page in {*QUERIES.values()}:
+        shutil.copy(ROOT / "docs" / f"{page}.md", folder / "docs")
+    (search,) = (each for each in site_settings()["plugins"] if "search" in each)
+    settings = {"site_name": "site", "theme": "mkdocs", "plugins": [search]}
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings))
+    mkdocs.commands.build.build(mkdocs.config.load_config(str(folder / "mkdocs.yml")))
+    index = json.loads((folder / "site/search/search_index.json").read_text())
+    sections: list[dict[str, str]] = index["docs"]
+    return sections
+
+
+@pytest.mark.parametrize(("query", "page"), QUERIES.items())
+def test_search_finds_the_page(
+    search_index: list[dict[str, str]], query: str, page: str
+) -> None:
+    """The theme ranks a section first if its title has the words of the query."""
+    assert any(
+        section["location"].startswith(f"{page}/")
+        and all(
+            any(word.startswith(wanted) for word in searched(section["title"]))
+            for wanted in searched(query)
+        )
+        for section in search_index
+    ), f"A heading of docs/{page}.md must contain {query!r}."
 
 
 def shown_default(function: str) -> list[str]:

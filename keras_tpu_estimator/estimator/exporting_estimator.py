@@ -7,6 +7,7 @@ import typing_extensions
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.estimator.trained_estimator import TrainedEstimator
@@ -145,6 +146,7 @@ class ExportingEstimator(TrainedEstimator):
             checkpoint_path,
         )
 
+    @UserFrames()
     def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
         if (planned := dry_run.running()) is not None:
             return planned.export(export.base)

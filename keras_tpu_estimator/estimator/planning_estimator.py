@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from keras_tpu_estimator.api.config import validation as checks
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -23,6 +24,7 @@ class PlanningEstimator:
 
     _context: EstimatorContext
 
+    @UserFrames()
     def plan(
         self,
         input_fn: InputFn,

@@ -21,6 +21,7 @@ from keras_tpu_estimator.base.common.logs import follow_tensorflow
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
 from keras_tpu_estimator.base.common.types import CheckpointLike, InputFn, PathLike
+from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
@@ -202,6 +203,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             embeddings=embedding_config_spec,
         )
 
+    @UserFrames()
     def train(
         self,
         input_fn: InputFn,
@@ -281,6 +283,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         ).run()
         return self
 
+    @UserFrames()
     def evaluate(
         self,
         input_fn: InputFn,
@@ -373,7 +376,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             predict_keys = list(predict_keys)
         batches = self._predicted(input_fn, user_hooks, checkpoint_path)
         last = 1 if self._context.config.fast_dev_run else None
-        with contextlib.closing(batches):
+        with UserFrames(), contextlib.closing(batches):
             for batch in itertools.islice(batches, last):
                 chosen = batch.select(predict_keys)
                 if yield_single_examples:

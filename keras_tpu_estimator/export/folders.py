@@ -11,6 +11,8 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
 from keras_tpu_estimator.base.storage.paths import is_url
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
 
 _ATTEMPTS = 10
 _EXTRA = "assets.extra"
@@ -33,13 +35,12 @@ def export_folder(
         return
     existed = os.path.isdir(base)
     os.makedirs(base, exist_ok=True)
-    temporary, final = _reserved(base, int(clock()))
     try:
-        yield temporary, final
-        shared_files.replace(temporary, final)
+        commit.remove_abandoned(base)
+        with _reserved(base, int(clock())) as (temporary, final):
+            yield temporary, final
+            shared_files.replace(temporary, final)
     except BaseException:
-        with contextlib.suppress(OSError):
-            paths.remove(temporary)
         if not existed:
             with contextlib.suppress(OSError):
                 os.rmdir(base)
@@ -100,16 +101,28 @@ def copy_assets(folder: str, assets: Mapping[str, PathLike]) -> None:
         shutil.copyfile(source, path)
 
 
-def _reserved(base: str, start: int) -> tuple[str, str]:
-    """Makes the first temporary folder whose names are free."""
+@contextlib.contextmanager
+def _reserved(base: str, start: int) -> Iterator[tuple[str, str]]:
+    """Makes a temporary folder for the first free final path, and yields both.
+
+    If the process is killed, a later export removes the folder.
+    """
     for stamp in range(start, start + _ATTEMPTS):
-        temporary = os.path.join(base, f"temp-{stamp}")
         final = os.path.join(base, str(stamp))
-        if os.path.exists(final):
+        # The name with which TensorFlow reserves the final path.
+        name = os.path.join(base, f"temp-{stamp}")
+        if os.path.exists(final) or os.path.exists(name):
             continue
-        with contextlib.suppress(FileExistsError):
+        with contextlib.ExitStack() as block:
+            try:
+                reserved = block.enter_context(commit.partial_file(name, NO_TOKEN))
+            except FileExistsError:
+                continue
+            temporary = f"{reserved}.folder"
             os.mkdir(temporary)
-            return temporary, final
+            block.callback(shutil.rmtree, temporary, ignore_errors=True)
+            yield temporary, final
+            return
     raise _no_free_name(base, start)
 
 

@@ -21,6 +21,7 @@ from keras_tpu_estimator.tf1 import command
 _WITH_VALUE = ("--topology", "--save")
 
 _EPILOG = """\
+Options, except -h and -m, may also follow SCRIPT. Those after -- belong to it.
 Each call of `train`, `evaluate` and `predict` is compiled for the topology instead
 of being executed; it computes and writes nothing. Evaluations return NaN, and
 predictions are zeros. All other code of the script runs.
@@ -37,10 +38,17 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "-m", action="store_true", help="SCRIPT is the name of a module"
     )
+    _add_options(parser)
+    parser.add_argument("script", metavar="SCRIPT")
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that may precede or follow SCRIPT."""
     parser.add_argument(
         "--topology",
         action="append",
-        required=True,
+        default=[],
         help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, separated "
         "by commas or each with --topology, are shown side by side",
     )
@@ -60,8 +68,6 @@ def _parser(name: str) -> argparse.ArgumentParser:
         help="whether SCRIPT is a TensorFlow 1 script; by default it is one if its "
         "files import tensorflow but not keras_tpu_estimator",
     )
-    parser.add_argument("script", metavar="SCRIPT")
-    return parser
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
@@ -126,24 +132,21 @@ def main(name: str, arguments: Sequence[str]) -> int:
 def _parsed(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parses arguments; those after SCRIPT belong to the script, except `--topology`
-    and `--save`.
-    """
+    """Parses the command's options, and returns the script's arguments separately."""
     before: list[str] = []
     while arguments and arguments[0].startswith("-"):
         before.append(arguments.pop(0))
         if before[-1] in _WITH_VALUE and arguments:
             before.append(arguments.pop(0))
-    script, behind = arguments[:1], arguments[1:]
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--topology", action="append", default=[])
-    own.add_argument("--save")
-    found, others = own.parse_known_args(behind)
-    for name in found.topology:
-        before += ["--topology", name]
-    if found.save is not None:
-        before += ["--save", found.save]
-    return parser.parse_args([*before, *script]), others
+    options = parser.parse_args([*before, *arguments[:1]])
+    behind = argparse.ArgumentParser(
+        parser.prog, parser.format_usage()[7:], add_help=False, allow_abbrev=False
+    )
+    _add_options(behind)
+    options, others = behind.parse_known_args(arguments[1:], options)
+    if not options.topology:
+        parser.error("--topology is required, such as --topology v5e:4x4")
+    return options, others
 
 
 def _store(folder: str | None) -> Executables | None:

@@ -278,10 +278,14 @@ class EstimatorContext:
             return location.resolve(path)
         latest = self.latest_checkpoint()
         if latest is None:
-            _logger.info(
-                "No checkpoint exists in %s: running with initial values.",
-                self.model_dir,
-            )
+            # These settings are for runs without training.
+            if self.warm_start is not None or self.config.fast_dev_run:
+                _logger.info(
+                    "No checkpoint exists in %s: running with initial values.",
+                    self.model_dir,
+                )
+            else:
+                _warn_without_training(self.model_dir)
         return latest
 
     @contextlib.contextmanager
@@ -375,3 +379,18 @@ class EstimatorContext:
             mode: InputShapes(mode, most)
             for mode in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         }
+
+
+@functools.cache
+def _warn_without_training(model_dir: str) -> None:
+    """Warns once that results are those of initial values, often by mistake."""
+    near = location.similar_directory(model_dir)
+    _logger.warning(
+        "model_dir=%r has no checkpoint, so the results are those of initial "
+        "values, without training. %s",
+        model_dir,
+        f"Set it to {near!r}, a directory of a similar name with checkpoints, if you "
+        "mean that one."
+        if near
+        else "Correct it, or call `train` first.",
+    )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.inputs.packing import (
     Packed,
@@ -59,21 +60,18 @@ def read_states(prefix: str) -> list[SavedState] | None:
     saved = SaveFiles.at(prefix)
     if saved is None:
         return None
-    try:
+    advice = "Delete it so that they start without a state."
+    with (
+        contextlib.suppress(FileNotFoundError),
+        parsing(saved.callbacks, "contain the state of callbacks and hooks", advice),
+    ):
         record, blobs = read_archive(saved.callbacks, _RECORD)
         each, states = iter(blobs), []
         for text, count in json.loads(record["states"]):
             its_own = tuple(itertools.islice(each, count))
             states.append(SavedState(**unpack(Packed(text, its_own))))
         return states
-    except FileNotFoundError:
-        return None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{saved.callbacks!r} must contain the state of callbacks and hooks. "
-            f"Received a corrupt file ({error}). Delete it so that they start "
-            "without a state."
-        ) from error
+    return None
 
 
 def _packed(state: SavedState) -> Packed:

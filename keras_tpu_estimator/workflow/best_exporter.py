@@ -1,5 +1,6 @@
 """The exporter of the best model so far."""
 
+import contextlib
 import glob
 import json
 import math
@@ -12,6 +13,7 @@ import numpy as np
 from keras_tpu_estimator.base.common.params import argument_names
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.summary.event_file import read_scalars
@@ -215,18 +217,16 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load(export_path: str) -> dict[str, Any] | None:
     path = _kept_in(export_path)
-    try:
-        with paths.opened(path) as file:
-            best = json.load(file)
-    except FileNotFoundError:
-        return None
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path!r} must be the best result as JSON. It is corrupt: "
-            f"{error}. Delete it; the next evaluation is then compared with "
-            "those in the event files."
-        ) from error
-    return best
+    advice = (
+        "Delete it; the next evaluation is then compared with those in the event files."
+    )
+    with (
+        contextlib.suppress(FileNotFoundError),
+        parsing(path, "be the best result as JSON", advice),
+        paths.opened(path) as file,
+    ):
+        return {**json.load(file)}
+    return None
 
 
 def _kept_in(export_path: str) -> str:

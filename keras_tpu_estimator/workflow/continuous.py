@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
+from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
@@ -19,6 +20,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
+@UserFrames()
 def evaluate_continuously(
     estimator: TPUEstimator,
     eval_spec: EvalSpec | Iterable[EvalSpec],

@@ -11,6 +11,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading
@@ -24,6 +25,7 @@ from keras_tpu_estimator.workflow.specs import (
 )
 
 
+@UserFrames()
 def train_and_evaluate(
     estimator: TPUEstimator,
     train_spec: TrainSpec,

@@ -123,3 +123,14 @@ def test_unsyncable_directories_are_accepted(
     monkeypatch.setattr(os, "fsync", fsync)
     with expectation:
         checkpoints.save(tmp_path, 1, {})
+
+
+def test_error_of_a_full_disk_names_the_file(tmp_path):
+    path = str(tmp_path / "file")
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        with commit.replacing(path):
+            raise OSError(28, "No space left on device")
+    other = FileNotFoundError(2, "No such file", "other")
+    with pytest.raises(FileNotFoundError, match="'other'"):
+        with commit.replacing(path):
+            raise other

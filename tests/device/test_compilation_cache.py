@@ -62,6 +62,28 @@ def test_directory_that_cannot_be_made_warns(tmp_path, caplog):
     assert "cannot be used" in caplog.text
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_directory_that_others_can_write_to_is_not_used(tmp_path, caplog, mode):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(mode)
+    compilation_cache.use(str(tmp_path / "cache"))
+    assert not jax.config.values[NAME]
+    (message,) = caplog.messages
+    assert "cannot be used: Only this user" in message
+    assert message.endswith(
+        f"`chmod go-w {tmp_path / 'cache'}`. Each start compiles its programs."
+    )
+
+
+def test_new_directory_is_trusted_with_any_umask(tmp_path):
+    before = os.umask(0o000)
+    try:
+        compilation_cache.use(str(tmp_path / "cache"))
+    finally:
+        os.umask(before)
+    assert jax.config.values[NAME] == str(tmp_path / "cache")
+
+
 @pytest.mark.parametrize("has_package", [False, True])
 def test_urls_need_a_package(monkeypatch, caplog, has_package):
     found = object() if has_package else None

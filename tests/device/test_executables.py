@@ -428,3 +428,16 @@ def test_large_constants_are_a_part_of_the_key(program):
 
     assert key(1.0) == key(1.0)
     assert key(1.0).unlike(key(2.0)) == ["program"]
+
+
+def test_files_that_are_no_executables_are_ignored(folder, program, log):
+    path = saved(folder, program)
+    os.remove(path)
+    with open(os.path.join(folder, "three-0.executable"), "w") as file:
+        file.write("[" * 10_000)
+    os.mkfifo(os.path.join(folder, "three-1.executable"))
+    os.mkfifo(path, 0o600)
+    assert loaded(folder, program) is None
+    assert "cannot be loaded" in log.text
+    os.remove(path)
+    assert loaded(folder, program) is None

@@ -153,3 +153,18 @@ def test_only_evaluations_with_one_name_count(tmp_path, name):
         batches_of(X, Y), checkpoint_path=tmp_path / "model.ckpt-4"
     )
     assert found["value"] == pytest.approx(float(result["loss"]))
+
+
+@pytest.mark.parametrize("content", ["[" * 10_000, '{"' + "x" * 10_000 + '": 1}', "3"])
+def test_error_names_a_corrupt_file_in_few_words(tmp_path, content):
+    (tmp_path / "best_checkpoint.json").write_text(content)
+    with pytest.raises(ValueError, match="best_checkpoint.json' must name") as caught:
+        checkpoints.best(tmp_path)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders.")
+def test_named_pipe_is_not_awaited(tmp_path):
+    os.mkfifo(tmp_path / "best_checkpoint.json")
+    with pytest.raises(ValueError, match="must name the best checkpoint"):
+        checkpoints.best(tmp_path)

@@ -3,6 +3,7 @@ import os
 import pytest
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.files.directory import location
 
 
 @pytest.fixture
@@ -108,3 +109,17 @@ def test_moved_directory_keeps_its_checkpoints(saved, tmp_path_factory):
     moved = tmp_path_factory.mktemp("parent") / "moved"
     saved.rename(moved)
     assert checkpoints.latest(moved) == str(moved / "model.ckpt-20")
+
+
+def test_similar_directory_has_checkpoints(tmp_path, monkeypatch):
+    for name in ("mnist_1", "mnist_22", "cifar"):
+        checkpoints.save(tmp_path / name, 1, {})
+    for name in ("mnist_2", "minst_1x"):
+        (tmp_path / name).mkdir()
+    similar = location.similar_directory
+    assert similar(f"{tmp_path}/minst_1/") == str(tmp_path / "mnist_1")
+    assert similar(str(tmp_path / "mnist_2")) == str(tmp_path / "mnist_22")
+    assert similar(str(tmp_path / "imagenet")) is None
+    assert similar(str(tmp_path / "missing" / "mnist_1")) is None
+    monkeypatch.chdir(tmp_path)
+    assert similar("mnst_1") == "mnist_1"

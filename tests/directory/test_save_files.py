@@ -462,3 +462,15 @@ def test_description_always_matches_the_index(tmp_path, monkeypatch):
 def test_invalid_index_has_no_data(tmp_path, head):
     (tmp_path / "model.ckpt-10.index").write_bytes(head)
     assert layouts.data_files(str(tmp_path / "model.ckpt-10")) == []
+
+
+def test_file_of_a_broken_upload_is_removed(tmp_path):
+    checkpoints.save(tmp_path, 10, {})
+    before = {*os.listdir(tmp_path)}
+    saved = SaveFiles(str(tmp_path / "model.ckpt-20"), TOKEN)
+    with pytest.raises(OSError), saved.tidied_on_failure():
+        write_position(saved, Position(20, StepRecipe(None, 1, None)))
+        path = saved.position(0, 1)
+        os.truncate(path, os.path.getsize(path) // 2)
+        raise OSError("the upload broke off")
+    assert {*os.listdir(tmp_path)} == before

@@ -4,6 +4,8 @@ import os
 import pathlib
 import runpy
 import shutil
+import subprocess
+import sys
 
 import export_helpers
 import keras
@@ -233,9 +235,35 @@ def test_an_existing_name_is_skipped(tmp_path):
     (tmp_path / "70").mkdir()
     (tmp_path / "temp-71").mkdir()
     with export_folder(tmp_path, clock=lambda: 70.5) as (temporary, final):
-        assert temporary == str(tmp_path / "temp-72")
+        assert os.path.basename(temporary).startswith("temp-72.")
     assert final == str(tmp_path / "72")
     assert sorted(os.listdir(tmp_path)) == ["70", "72", "temp-71"]
+
+
+def test_concurrent_exports_have_separate_names(tmp_path):
+    def export():
+        return export_folder(tmp_path, clock=lambda: 70)
+
+    with export() as (first, final_first), export() as (second, final_second):
+        assert os.path.isdir(first)
+        assert os.path.isdir(second)
+    assert [final_first, final_second] == [str(tmp_path / n) for n in ("70", "71")]
+    assert sorted(os.listdir(tmp_path)) == ["70", "71"]
+
+
+def test_folder_of_a_killed_export_is_removed(tmp_path):
+    script = """
+import os, signal, sys
+from keras_tpu_estimator.export.folders import export_folder
+with export_folder(sys.argv[1], clock=lambda: 70) as (temporary, _):
+    open(os.path.join(temporary, "saved_model.pb"), "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)])
+    assert len(os.listdir(tmp_path)) == 2
+    with export_folder(tmp_path, clock=lambda: 80) as (temporary, _):
+        assert not any(name.startswith("temp-70") for name in os.listdir(tmp_path))
+    assert os.listdir(tmp_path) == ["80"]
 
 
 def test_no_name_is_free(tmp_path):

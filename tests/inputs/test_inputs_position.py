@@ -4,6 +4,7 @@ import functools
 import itertools
 import sys
 import types
+import zipfile
 
 import numpy as np
 import pytest
@@ -380,3 +381,40 @@ def test_saved_positions_are_read(tmp_path):
     remove_positions(prefix)
     remove_positions(prefix)
     assert read_position(prefix) is None
+
+
+@pytest.mark.parametrize("byte", [0, 0xFF, None])
+def test_error_names_a_corrupt_position(tmp_path, byte):
+    saved = SaveFiles(str(tmp_path / "model.ckpt-4"), "0f0f0f0f")
+    states = pack({"next": np.arange(3)})
+    written = Position(4, StepRecipe(8, 1, 8), RestorePoint(3, 0, states))
+    checkpoints.save(tmp_path, 4, {})
+    prefix = str(tmp_path / "model.ckpt-4")
+    saved = SaveFiles.at(prefix)
+    write_position(saved, written)
+    path = saved.position(0, 1)
+    with open(path, "rb") as file:
+        content = file.read()
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] = changed[at] ^ 1 if byte is None else byte
+        with open(path, "wb") as file:
+            file.write(changed)
+        try:
+            position = read_position(prefix)
+        except ValueError as error:
+            assert path in str(error)
+        else:
+            assert position in (written, None)
+
+
+@pytest.mark.parametrize(
+    "record", ["[]", "3", "[" * 10_000, '{"restore_point": {"states": 3}}']
+)
+def test_error_names_a_position_of_another_form(tmp_path, record):
+    checkpoints.save(tmp_path, 4, {})
+    saved = SaveFiles.at(str(tmp_path / "model.ckpt-4"))
+    with zipfile.ZipFile(saved.position(0, 1), "w") as file:
+        file.writestr("position.json", record)
+    with pytest.raises(ValueError, match="must contain the position in the input"):
+        read_position(saved.prefix)

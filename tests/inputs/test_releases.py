@@ -1,5 +1,6 @@
 """Tests that the exit of Python waits for what threads release."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +36,31 @@ END
 time.sleep(0.1)
 sys.exit(3)
 """
+# A C++ library ends the process while a thread is stuck.
+TERMINATES = """
+import ctypes, sys, threading, time
+from keras_tpu_estimator.engine.inputs import datasets
+
+terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
+
+def at_exit():
+    ctypes.CDLL(None).__cxa_atexit(terminate, None, None)
+
+class OnThread:
+    def __del__(self, start=ctypes.CDLL(None).pthread_create, sleep=time.sleep):
+        start(ctypes.byref(ctypes.c_ulong()), None, terminate, None)
+        sleep(9)
+
+def on_thread():
+    sys.modules["on_thread"] = OnThread()
+
+datasets._PATIENCE_SECS = 0.1
+datasets.release(threading.Event().wait)
+END()
+"""
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="Only Linux unwinds threads of an exiting process."
+)
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +93,7 @@ def test_exit_does_not_wait_for_stuck_releases():
     assert not datasets._released
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="Only Linux unwinds threads of an exiting process."
-)
+@needs_linux
 @pytest.mark.parametrize(
     "end",
     [
@@ -84,6 +108,14 @@ def test_threads_that_return_late_do_not_abort_the_exit(end):
     )
     assert "terminate" not in ended.stderr
     assert ended.returncode == 3
+
+
+@needs_linux
+@pytest.mark.parametrize("end", ["at_exit", "on_thread"])
+def test_crash_at_exit_ends_the_process_by_its_signal(end):
+    script = TERMINATES.replace("END", end)
+    ended = subprocess.run([sys.executable, "-c", script], timeout=60)
+    assert ended.returncode == -signal.SIGABRT
 
 
 def test_no_thread_starts_while_python_exits(monkeypatch):

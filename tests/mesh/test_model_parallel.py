@@ -249,8 +249,9 @@ def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
     estimator = estimator_of(wide, tmp_path, 4)
     with caplog.at_level("INFO", "keras_tpu_estimator"):
         estimator.train(repeated(x, y), steps=4)
-    split = "up/kernel of shape (32, 512) is split into shards of (32, 128)"
-    assert split in caplog.text
+    split = "such as up/kernel of shape (32, 512) into shards of (32, 128)."
+    (line,) = [message for message in caplog.messages if "are split over" in message]
+    assert split in line
     assert "dense/kernel" not in caplog.text
 
 

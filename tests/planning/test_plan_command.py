@@ -60,13 +60,24 @@ def test_arguments_of_the_script(plan):
     assert "['-x', '--topology', 'd'] __main__" in out
 
 
-def test_options_of_the_command_after_the_script(plan):
+def test_options_after_the_script(plan):
     code = TRAINS + "print(sys.argv[1:])\n"
-    arguments = ["-m", "--quick", "--tf1", "--no-tf1", "-x"]
-    status, out, _ = plan(code, *arguments)
+    status, out, _ = plan(code, "--quick", "-m", "--no-tf1", "-x")
     assert status == 0
-    assert str(arguments) in out
+    assert "['-m', '-x']" in out
+    assert "cycles, by the compiler" not in out
+    status, out, _ = plan(code, "-x", "--", "--quick", "--tf1")
+    assert status == 0
+    assert "['-x', '--quick', '--tf1']" in out
     assert "cycles, by the compiler" in out
+
+
+def test_option_without_its_value_after_the_script(plan, capfd):
+    with pytest.raises(SystemExit):
+        plan(TRAINS, "--save")
+    err = capfd.readouterr().err
+    assert "SCRIPT\n" in err
+    assert "argument --save: expected one argument" in err
 
 
 def test_options_before_the_script(tmp_path, capfd):

@@ -279,3 +279,26 @@ def test_host_metrics_accumulate_and_reset(metric_fn):
         metrics.update([labels[1:, :3], logits[1:, :3]])
         expected = (right[0].sum() + right[1, :3].sum()) / 7
         assert metrics.result()["accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
+def test_run_before_training_warns_once(tmp_path, caplog, mode):
+    def call(directory, **settings):
+        caplog.clear()
+        estimator = estimator_of(model_fn_of(linear), directory, **settings)
+        list(getattr(estimator, mode)(batches_of(X, Y)))
+        warnings = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+        return [message for message in warnings if "initial values" in message]
+
+    (message,) = call(tmp_path / "runs" / "first")
+    assert f"model_dir={str(tmp_path / 'runs' / 'first')!r} has no" in message
+    assert not call(tmp_path / "runs" / "first")
+    trained = estimator_of(model_fn_of(linear), tmp_path / "runs" / "second")
+    trained.train(repeated(X, Y), steps=1)
+    assert not call(tmp_path / "runs" / "second")
+    (message,) = call(tmp_path / "runs" / "sceond")
+    assert f"Set it to {str(tmp_path / 'runs' / 'second')!r}" in message
+    # These have no training on purpose.
+    warm = {"warm_start_from": trained.latest_checkpoint()}
+    assert not call(tmp_path / "runs" / "warm", **warm)
+    assert not call(tmp_path / "runs" / "dry", config={"fast_dev_run": True})

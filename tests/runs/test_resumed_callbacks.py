@@ -20,7 +20,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks import state_sources
-from keras_tpu_estimator.api.hooks.hook_states import HookStates
+from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -627,3 +627,12 @@ def test_keras_still_has_the_saved_attributes():
                 missing[kind].add(name)
     assert not missing
     assert hasattr(keras.callbacks.BackupAndRestore, "_load_model")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": 1, "number": 0, "state": None}, {"kind": "A", "number": [], "state": 1}],
+)
+def test_states_have_a_class_and_a_number(fields):
+    with pytest.raises(TypeError, match="A state must be that of a class"):
+        SavedState(**fields)

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import trusted
 
 
@@ -94,6 +95,21 @@ def test_folders(note):
         trusted.check_folder(str(note.parent))
     with pytest.raises(FileNotFoundError):
         trusted.check_folder(str(note.parent / "nowhere"))
+
+
+def test_others_may_not_add_names_to_a_cache(note, monkeypatch):
+    folder = note.parent
+    trusted.check_cache(str(folder))
+    note.parent.parent.chmod(0o1777)
+    trusted.check_cache(str(folder))
+    for mode in (0o1777, 0o777, 0o770):
+        folder.chmod(mode)
+        with pytest.raises(PermissionError, match=f"the mode {mode:o}"):
+            trusted.check_cache(str(folder))
+    with pytest.raises(FileNotFoundError):
+        trusted.check_cache(str(folder / "nowhere"))
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    trusted.check_cache(str(folder))
 
 
 def test_folder_must_be_a_local_path():

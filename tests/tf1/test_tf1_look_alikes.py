@@ -488,3 +488,83 @@ def test_arrays_become_batches():
 def test_invalid_arrays_are_refused(x, y, error, message):
     with pytest.raises(error, match=message):
         tf.estimator.inputs.numpy_input_fn(x, y, shuffle=False)
+
+
+class Frame(dict):
+    """The part of a Pandas `DataFrame` that input functions read."""
+
+    def __init__(self, columns, index):
+        super().__init__(columns)
+        self.index = np.asarray(index)
+
+    @property
+    def columns(self):
+        return [*self]
+
+    def __len__(self):
+        return len(self.index)
+
+
+class Series(np.ndarray):
+    """The part of a Pandas `Series` that input functions read."""
+
+    @classmethod
+    def of(cls, values, index):
+        series = np.asarray(values).view(cls)
+        series.index = np.asarray(index)
+        return series
+
+
+FRAME = Frame({"a": np.arange(4.0), "b": np.arange(4) + 5}, [0, 1, 2, 3])
+
+
+def first_batch(x, y=None, **settings):
+    """Returns the first batch of three rows, read after `x` has changed."""
+    input_fn = tf.estimator.inputs.pandas_input_fn(x, y, batch_size=3, **settings)
+    before = {name: column.copy() for name, column in x.items()}
+    try:
+        for column in x.values():
+            column[:] = 0
+        with tf.Graph().as_default(), tf.Session() as session:
+            return session.run(input_fn())
+    finally:
+        x.update(before)
+
+
+def test_frames_become_batches():
+    # The results of TensorFlow 1.15.
+    features = first_batch(FRAME, shuffle=False, queue_capacity=None)
+    np.testing.assert_equal(features, {"a": [0, 1, 2], "b": [5, 6, 7]})
+    labels = Series.of([6, 7, 8, 9], FRAME.index)
+    result = first_batch(FRAME, labels, shuffle=False)
+    np.testing.assert_equal(result, (features, [6, 7, 8]))
+    # Columns of both may have one name.
+    labels = Frame({"a": np.arange(4) * 10, "c": np.arange(4) * 7}, FRAME.index)
+    result = first_batch(FRAME, labels, shuffle=False)
+    np.testing.assert_equal(result, (features, {"a": [0, 10, 20], "c": [0, 7, 14]}))
+    result = first_batch(FRAME, shuffle=True, queue_capacity=None)
+    np.testing.assert_equal(result["a"] + 5, result["b"])
+
+
+@pytest.mark.parametrize(
+    ("x", "settings", "error", "message"),
+    [
+        (FRAME, {"y": [3, 2, 1, 0]}, ValueError, "`x` and `y` must have the same ind"),
+        (FRAME, {"y": [0, 1, 2]}, ValueError, "`x` and `y` must have the same index"),
+        (FRAME, {"target_column": ["one"]}, TypeError, "`target_column` must be a str"),
+        (
+            FRAME,
+            {"y": [0, 1, 2, 3], "target_column": "b"},
+            ValueError,
+            "`target_column` must differ",
+        ),
+        (FRAME, {"shuffle": None}, ValueError, "`shuffle` must be True or False"),
+        (Frame({}, [0, 1]), {}, ValueError, "2 rows and 0 columns"),
+        (Frame({"a": np.ones(0)}, []), {}, ValueError, "0 rows and 1 columns"),
+    ],
+)
+def test_invalid_frames_are_refused(x, settings, error, message):
+    if "y" in settings:
+        settings = {**settings, "y": Series.of(settings["y"], settings["y"])}
+    with pytest.raises(error, match=message):
+        tf.estimator.inputs.pandas_input_fn(x, **{"shuffle": False, **settings})

@@ -69,6 +69,19 @@ def test_unwritable_directory_is_no_error(directory, tmp_path):
     assert cached(["a"], lambda: MODULE) == MODULE
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_modules_that_others_may_have_written_are_not_read(directory, caplog, mode):
+    assert cached(["a"], lambda: MODULE) == MODULE
+    os.chmod(directory, mode)
+    other = Module(b"other", ())
+    for _ in range(2):
+        assert cached(["a"], lambda: other) == other
+    (message,) = caplog.messages
+    assert f"`chmod go-w {directory}`" in message
+    os.chmod(directory, 0o755)
+    assert cached(["a"], refuse) == MODULE
+
+
 @pytest.mark.parametrize("size", [0, 5, -1])
 def test_truncated_file_is_replaced(directory, size):
     assert cached(["a"], lambda: MODULE) == MODULE

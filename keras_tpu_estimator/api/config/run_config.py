@@ -153,8 +153,8 @@ class RunConfig:
             compiled programs, so that a later start skips compilations of a
             second or more. JAX has one such cache in a process; one that is
             already set, as by JAX_COMPILATION_CACHE_DIR, stays. Files in it are
-            executed, so only trusted users may have write access. Defaults to
-            `None`, for JAX's own setting.
+            executed, so a local directory in which other users may write is
+            not used. Defaults to `None`, for JAX's own setting.
         random_bits: The random number generator of initial values, dropout and
             `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last two
             are faster on a TPU. Defaults to `None`, for JAX's

@@ -22,6 +22,7 @@ from keras_tpu_estimator.api.hooks.state_sources import (
     sources_of,
 )
 from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
+from keras_tpu_estimator.base.common.shown import shown
 
 _logger = logging.getLogger("keras_tpu_estimator")
 # All classes of these packages that have a state are known.
@@ -41,6 +42,14 @@ class SavedState:
     number: int
     state: Any
     changed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A file may contain anything.
+        if not isinstance(self.kind, str) or not isinstance(self.number, int):
+            raise TypeError(
+                "A state must be that of a class, with a number. Received: "
+                f"{shown(self.kind)} and {shown(self.number)}. Save it again."
+            )
 
     @property
     def key(self) -> tuple[str, int]:

@@ -146,7 +146,7 @@ def init_from_checkpoint(
     if names.items() <= known.items():
         return  # An earlier trace of the same function has logged it.
     for path, name in names.items():
-        _logger.info("Initial value of %s: %s in %s", path, name, reader.path)
+        _logger.debug("Initial value of %s: %s in %s", path, name, reader.path)
     trainable = [path for path, each in variables.items() if each.trainable]
     _report(trainable, target.sources, reader)
 

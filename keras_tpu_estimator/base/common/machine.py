@@ -1,10 +1,8 @@
 """The devices of a program, the number of this process, and its system."""
 
-import ctypes
 import dataclasses
 import functools
 import os
-import sys
 from typing import Self
 
 import jax
@@ -79,21 +77,3 @@ def check_is_posix(what: str, instead: str) -> None:
     """
     if IS_WINDOWS:
         raise NotImplementedError(f"{what} is not supported on Windows. {instead}")
-
-
-def block_returning_threads() -> None:
-    """Blocks the threads that return from C++ to an exiting Python.
-
-    Python ends such a thread by unwinding its stack. The first C++ function that does
-    not allow this calls the handler of `std::terminate`, by default `abort`. Here, the
-    handler is `pause`, so that the process exits with its own code. From Python 3.14
-    on, and on other systems than Linux, the stack is not unwound.
-    """
-    if sys.platform != "linux" or sys.version_info >= (3, 14):
-        return
-    try:
-        set_terminate = ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"]
-    except (OSError, AttributeError):
-        return  # Without this library, C++ code has another handler.
-    set_terminate.argtypes = [ctypes.c_void_p]
-    set_terminate(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))

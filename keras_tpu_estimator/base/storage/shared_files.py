@@ -30,11 +30,19 @@ _MOVED = threading.Lock()
 
 
 def opened(path: str) -> BinaryIO:
-    """Opens a file for reading, even while it is being replaced."""
+    """Opens a file for reading, even while it is being replaced.
+
+    A named pipe is an empty file, because training must not wait for its writer.
+    """
     # Opening a directory always fails.
     if machine.IS_WINDOWS and os.path.isdir(path):
         return open(path, "rb")
-    return _patiently(lambda: open(path, "rb"))
+    return _patiently(lambda: open(path, "rb", opener=without_waiting))
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Opens a file as `os.open` does, but does not wait for a named pipe's writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def replace(source: str, target: str) -> None:

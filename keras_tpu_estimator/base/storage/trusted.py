@@ -1,22 +1,24 @@
 """Files that only this user can have written.
 
-Unpickling can run any code. Therefore the file and all of its parent folders must
-belong to this user or to root, and must not be writable for others, except folders in
-which others may only add names, such as /tmp. ssh checks its keys in the same way.
+Unpickling, or loading a compiled program, can run any code. Therefore the file and all
+of its parent folders must belong to this user or to root, and must not be writable for
+others, except folders in which others may only add names, such as /tmp. ssh checks its
+keys in the same way.
 """
 
 import os
 import stat
 
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.common.field_checks import directory_string
-from keras_tpu_estimator.base.common.machine import check_is_posix
+from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.base.storage.paths import is_url
 
 
 def folder_string(name: str, value: object) -> str:
     """Returns a local folder, which may be missing, as a string; rejects URLs."""
     folder = directory_string(name, value)
-    check_is_posix(
+    machine.check_is_posix(
         f"{name}, a folder of compiled programs,",
         "Loading a program runs it, and only Linux and macOS report who may write "
         "to a file. Omit it, and set JAX_COMPILATION_CACHE_DIR instead.",
@@ -35,7 +37,7 @@ def read(path: str) -> bytes:
     # Resolve links first; later links are not followed.
     path = os.path.realpath(path)
     check_folder(os.path.dirname(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = shared_files.without_waiting(path, os.O_RDONLY | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         # Check the open file, because the name may have changed since.
         _check(path, os.fstat(descriptor))
@@ -53,7 +55,24 @@ def check_folder(path: str) -> None:
         path = above
 
 
-def _check(path: str, status: os.stat_result) -> None:
+def check_cache(folder: str) -> None:
+    """Raises a `PermissionError` if other users can change a folder or add files.
+
+    A library reads the files of such a folder without checks. Windows does not report
+    who may write there.
+    """
+    if machine.IS_WINDOWS:
+        return
+    path = os.path.realpath(folder)
+    _check(path, os.stat(path), may_add=False)
+    check_folder(path)
+
+
+def _check(path: str, status: os.stat_result, may_add: bool = True) -> None:
+    """Raises a `PermissionError` if other users can change a file or folder.
+
+    If they `may_add` names to it, a folder may be one such as /tmp.
+    """
     is_folder = stat.S_ISDIR(status.st_mode)
     kind = "folder" if is_folder else "file"
     if status.st_uid not in (os.geteuid(), 0):
@@ -61,7 +80,7 @@ def _check(path: str, status: os.stat_result) -> None:
         change = f"chown {os.geteuid()}"
     elif status.st_mode & 0o022 and not (
         # In such folders, others may only add names.
-        is_folder and status.st_mode & stat.S_ISVTX
+        may_add and is_folder and status.st_mode & stat.S_ISVTX
     ):
         found = f"the mode {stat.S_IMODE(status.st_mode):03o}"
         change = "chmod go-w"

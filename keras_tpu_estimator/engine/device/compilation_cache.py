@@ -12,6 +12,7 @@ import threading
 import jax
 
 from keras_tpu_estimator.base.common.logs import warn_once
+from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.base.storage.paths import is_url
 
 _NAME = "jax_compilation_cache_dir"
@@ -78,13 +79,17 @@ def _advise(event: str, duration_secs: float, **details: object) -> None:
 
 
 def _made(directory: str) -> str:
-    """Makes a missing directory. Returns the reason if it is unusable, or ""."""
+    """Makes a missing directory. Returns the reason if it is unusable, or "".
+
+    JAX runs the programs in it, so only this user must be able to write there.
+    """
     if is_url(directory):
         if importlib.util.find_spec("etils") is None:
             return "JAX needs the package etils[epath] for URLs"
         return ""
     try:
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        trusted.check_cache(directory)
     except OSError as error:
-        return str(error)
+        return str(error).rstrip(".")
     return ""

@@ -21,6 +21,7 @@ from typing import Any, Self
 import jax
 from jax.experimental import serialize_executable
 
+from keras_tpu_estimator.base.common.shown import shortened
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.storage import shared_files, trusted
 from keras_tpu_estimator.base.tracing import jaxprs
@@ -224,7 +225,7 @@ class Executables:
                 "The executable in %s cannot be loaded (%s: %s): compiling.",
                 self._path(key),
                 type(error).__name__,
-                error,
+                shortened(str(error)),
             )
             return None
         _logger.info("Running the executable in %s.", self._path(key))
@@ -240,14 +241,14 @@ class Executables:
         found = [key.unlike(other) for other in self._keys(key.name)]
         if not found:
             return ""
-        nearest = ", ".join(sorted(found, key=len)[0])
+        nearest = shortened(", ".join(sorted(found, key=len)[0]))
         return f" ({len(found)} with other keys: the nearest has another {nearest})"
 
     def _keys(self, name: str) -> Iterator[ExecutableKey]:
         """Yields the keys of the files with a name."""
         for file in sorted(os.listdir(self.folder)):
             if file.startswith(f"{name}-") and file.endswith(_END):
-                with open(os.path.join(self.folder, file), "rb") as stored:
+                with shared_files.opened(os.path.join(self.folder, file)) as stored:
                     header = _Header.parse(stored.readline())
                 if header is not None:
                     yield header.key
@@ -272,7 +273,7 @@ class _Header:
             if fields.pop("format") != _FORMAT:
                 return None
             return cls(ExecutableKey(**fields["key"]), fields["checksum"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     def as_line(self) -> bytes:

@@ -90,7 +90,8 @@ def _warm_values(
     """Returns the values from another model's checkpoint."""
     weights = {path: store.as_saved(path) for path in store.weights()}
     reader, report = compared(settings, weights)
-    _logger.info("%s", report)
+    _logger.info("%s.", report.summary)
+    _logger.debug("%s", report)
     pairs = {p.path: p for p in report.matched if p.path in wanted}
     # A vocabulary moves rows of the complete array.
     remapped = settings.var_name_to_vocab_info or {}

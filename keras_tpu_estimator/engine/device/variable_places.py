@@ -2,7 +2,8 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -144,25 +145,36 @@ class VariablePlaces:
                     continue
                 place = self._cores.variable_sharding(path, shape, owners.get(path))
                 self._places[path] = place
-                self._log(path, shape, place)
+            self._log(new - self._store.rows.keys(), owners.keys())
         return {path: self._places[path] for path in paths}
 
-    def _log(
-        self, path: str, shape: tuple[int, ...], place: jax.sharding.Sharding
-    ) -> None:
+    def _log(self, paths: Collection[str], slots: Collection[str]) -> None:
+        """Logs the number of split variables, unless the user has set their layout."""
         layout = self._cores.layout
-        if (
-            layout is not None
-            and layout.rules is None
-            and not place.is_fully_replicated
-        ):
-            _logger.info(
-                "%s of shape %s is split into shards of %s. To change this, set "
-                "RunConfig.layout_map.",
-                path,
-                shape,
-                place.shard_shape(shape),
-            )
+        if layout is None or layout.rules is not None:
+            return
+        shapes = {
+            path: tuple(self._store.variables[path].shape)
+            for path in sorted(paths)
+            if not self._places[path].is_fully_replicated
+        }
+        texts = {
+            path: f"{path} of shape {shape} into shards of "
+            f"{self._places[path].shard_shape(shape)}"
+            for path, shape in shapes.items()
+        }
+        for text in texts.values():
+            _logger.debug("%s.", text)
+        if not texts:
+            return
+        largest = max(texts, key=lambda p: (p not in slots, math.prod(shapes[p])))
+        _logger.info(
+            "%d of %d variables are split over the devices, such as %s. To change "
+            "this, set RunConfig.layout_map.",
+            len(texts),
+            len(paths),
+            texts[largest],
+        )
 
 
 def _with_zeros(

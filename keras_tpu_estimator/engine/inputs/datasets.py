@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
-from keras_tpu_estimator.base.common.machine import block_returning_threads
+from keras_tpu_estimator.base.common.thread_exits import block_returning_threads
 from keras_tpu_estimator.base.upstream.tensorflow_names import (
     without_prefetch,
 )

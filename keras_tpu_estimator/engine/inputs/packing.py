@@ -220,14 +220,11 @@ def write_archive(
 
 
 def read_archive(path: str, name: str) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Reads the named record and the blobs, or raises `ValueError` if corrupt."""
-    try:
-        with (
-            paths.opened(path) as stream,
-            zipfile.ZipFile(stream) as file,
-        ):
-            record = json.loads(file.read(name))
-            count = record.get("blobs", 0)
-            return record, tuple(file.read(str(n)) for n in range(count))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(str(error)) from error
+    """Reads the named record and the blobs, in a block of `parsing`."""
+    with (
+        paths.opened(path) as stream,
+        zipfile.ZipFile(stream) as file,
+    ):
+        record = json.loads(file.read(name))
+        count = record.get("blobs", 0)
+        return record, tuple(file.read(str(n)) for n in range(count))

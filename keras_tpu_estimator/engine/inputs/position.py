@@ -8,12 +8,14 @@ another program. With several hosts, each writes one:
 """
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import time
 from collections.abc import Callable
 
 from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.packing import (
     Packed,
@@ -233,7 +235,11 @@ def remove_positions(prefix: str) -> None:
 
 
 def _read(path: str) -> Position | None:
-    try:
+    advice = "Delete it to read the input from the beginning."
+    with (
+        contextlib.suppress(FileNotFoundError),
+        parsing(path, "contain the position in the input", advice),
+    ):
         record, blobs = read_archive(path, _RECORD)
         restore_point = record["restore_point"]
         if restore_point["states"] is not None:
@@ -243,11 +249,4 @@ def _read(path: str) -> Position | None:
             StepRecipe(**record["recipe"]),
             RestorePoint(**restore_point),
         )
-    except FileNotFoundError:
-        return None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path!r} must contain the position in the input. Received a "
-            f"corrupt file ({error}). Delete it to read the input from the "
-            "beginning."
-        ) from error
+    return None

@@ -176,16 +176,19 @@ _STARTED = time.time()
 
 
 @contextlib.contextmanager
-def partial_file(path: str) -> Iterator[str]:
+def partial_file(path: str, token: str | None = None) -> Iterator[str]:
     """Creates an empty, locked file that the block writes and then renames.
 
     Afterwards nothing remains under the temporary name. If the block fails, nothing
-    remains under any name that begins with it.
+    remains under any name that begins with it, and an error names the file. With a
+    `token`, which is part of the name, `FileExistsError` is raised while another block
+    has the name.
     """
-    name, descriptor = _made(path)
+    name, descriptor = _made(path, token)
     try:
         yield name
-    except BaseException:
+    except BaseException as error:
+        _name_file(error, path)
         _remove(paths.matching(glob.escape(name) + "*"))
         raise
     else:
@@ -195,6 +198,12 @@ def partial_file(path: str) -> Iterator[str]:
     finally:
         if descriptor is not None:
             close_lock(descriptor)
+
+
+def _name_file(error: BaseException, path: str) -> None:
+    """Adds a path to an error that has none, such as that of a full disk."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = path
 
 
 def remove_abandoned(directory: str) -> None:
@@ -212,13 +221,13 @@ def remove_abandoned(directory: str) -> None:
                 _remove(files)
 
 
-def _made(path: str) -> tuple[str, int | None]:
+def _made(path: str, token: str | None = None) -> tuple[str, int | None]:
     """Creates and locks a new file, and returns its name and descriptor.
 
     On Windows it is neither open nor locked, because it could not be renamed.
     """
     while True:
-        name = f"{path}.{new_token()}{_END}"
+        name = f"{path}.{token or new_token()}{_END}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         if machine.IS_WINDOWS:
             os.close(descriptor)

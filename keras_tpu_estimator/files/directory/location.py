@@ -1,5 +1,6 @@
 """Paths of checkpoints: prefixes, files and directories, after writing has ended."""
 
+import contextlib
 import difflib
 import logging
 import os
@@ -84,6 +85,8 @@ def wait_for(directory: PathLike) -> None:
 BASENAME = "model.ckpt"
 # The ending of Keras's weight files.
 _KERAS = ".weights.h5"
+# The number of similar names that may be directories with checkpoints.
+_SIMILAR = 10
 
 _logger = logging.getLogger(__name__)
 
@@ -262,6 +265,22 @@ def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
     if not near:
         return f"There is no other checkpoint in {directory!r}."
     return f"Checkpoints in {directory!r}: {', '.join(near)}."
+
+
+def similar_directory(model_dir: str) -> str | None:
+    """Returns the directory with checkpoints beside `model_dir` whose name is nearest.
+
+    Only similar names count. It is for a message, so it never raises an error.
+    """
+    above, name = os.path.split(model_dir.rstrip("/" + os.sep))
+    # A store may not let this user list the directory above.
+    with contextlib.suppress(Exception):
+        names = {*paths.names_in(above or os.curdir)} - {name}
+        for near in difflib.get_close_matches(name, sorted(names), _SIMILAR):
+            directory = os.path.join(above, near)
+            if paths.is_file(os.path.join(directory, state_file.FILE_NAME)):
+                return directory
+    return None
 
 
 def _what_is_wrong(path: str) -> str:

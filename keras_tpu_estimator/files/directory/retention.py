@@ -1,5 +1,6 @@
 """The rules that decide which checkpoints are kept: the newest and the best."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,6 +10,7 @@ from typing import SupportsFloat
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.state_file import CheckpointState
@@ -250,16 +252,14 @@ def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:
 
 def _load(model_dir: str) -> _Best | None:
     path = os.path.join(model_dir, FILE_NAME)
-    try:
-        with paths.opened(path) as file:
-            found = _Best(**json.load(file))
+    advice = "Delete it; the next evaluation writes a new one."
+    with (
+        contextlib.suppress(FileNotFoundError),
+        parsing(path, "name the best checkpoint", advice),
+        paths.opened(path) as file,
+    ):
+        found = _Best(**json.load(file))
         if os.path.basename(found.checkpoint) != found.checkpoint:
             raise ValueError("the checkpoint is in another directory")
-    except FileNotFoundError:
-        return None
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path!r} must name the best checkpoint. Received an invalid "
-            f"file ({error}). Delete it; the next evaluation writes a new one."
-        ) from error
-    return found
+        return found
+    return None

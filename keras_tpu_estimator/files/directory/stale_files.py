@@ -72,6 +72,10 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
         may_belong = there.may_have(path, named)
         if may_belong and failed is None:
             continue
+        if failed is not None and named.token == failed:
+            # A broken upload may have cut off the token at its end.
+            remove_files([path])
+            continue
         token = _token_of(path, named)
         if _is_ours(token, named) and (not may_belong or token == failed):
             remove_files([path])

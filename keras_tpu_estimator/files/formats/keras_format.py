@@ -13,6 +13,7 @@ import contextlib
 import re
 import urllib.parse
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import h5py
@@ -145,6 +146,8 @@ def _opened(path: str) -> Iterator[h5py.File]:
         RuntimeError,
         KeyError,
         ValueError,
+        EOFError,
+        zlib.error,
         zipfile.BadZipFile,
     ) as error:
         raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored
 
@@ -88,17 +89,16 @@ class SafetensorsReader(CheckpointReader):
 
 def _weight_map(path: str) -> dict[str, str]:
     """Returns the files of an index, by the names of arrays."""
-    try:
-        with paths.opened(path) as file:
-            found = {**json.load(file)[_WEIGHT_MAP]}
+    content = (
+        f"be an index of safetensors files: JSON with a {_WEIGHT_MAP!r} from names "
+        "of arrays to files beside it"
+    )
+    with (
+        parsing(path, content, "Copy it again if it is a copy."),
+        paths.opened(path) as file,
+    ):
+        found = {**json.load(file)[_WEIGHT_MAP]}
         _check_beside(found.values())
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path!r} must be an index of safetensors files: JSON with a "
-            f"{_WEIGHT_MAP!r} from names of arrays to files beside it. "
-            f"Received an invalid or corrupt file ({type(error).__name__}: "
-            f"{error})."
-        ) from error
     directory = os.path.dirname(path)
     return {name: os.path.join(directory, file) for name, file in found.items()}
 

@@ -200,14 +200,18 @@ class WarmStartReport:
         """Whether all selected variables start from the checkpoint."""
         return not self.missing and not self.mismatched
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The checkpoint and the number of variables of each kind, in one line."""
         kinds = ("matched", "missing", "mismatched", "unselected", "unused")
         counts = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
+        return f"Warm start from {self.checkpoint!r}: {counts}"
+
+    def __str__(self) -> str:
         rows = [_HEADINGS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        head = f"Warm start from {self.checkpoint!r}: {counts}"
-        return "\n".join([head, *lines])
+        return "\n".join([self.summary, *lines])
 
     def _rows(self) -> list[tuple[str, ...]]:
         # Problems come first.

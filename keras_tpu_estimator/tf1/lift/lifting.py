@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.tf1.graph import internals
@@ -43,7 +45,7 @@ class Module:
 def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
     """Returns a module from the cache, or makes it; it depends only on `parts`."""
     directory = jax.config.values["jax_compilation_cache_dir"]
-    if not directory or is_url(directory):
+    if not directory or is_url(directory) or not _is_trusted(directory):
         return lift()
     form = f"form {jax_internals.FORM}"
     path = os.path.join(directory, f"tf1-{_digest([form, *parts])}")
@@ -55,6 +57,18 @@ def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
     with contextlib.suppress(OSError):
         _write(path, module)
     return module
+
+
+def _is_trusted(directory: str) -> bool:
+    """Returns whether only this user can write to a directory, or warns."""
+    try:
+        trusted.check_cache(directory)
+    except FileNotFoundError:
+        pass  # It is made when a module is written.
+    except OSError as error:
+        warn_once(f"Converted graphs are not cached. {error}")
+        return False
+    return True
 
 
 def _digest(parts: Sequence[bytes | str]) -> str:
@@ -75,14 +89,14 @@ def _read(path: str) -> Module | None:
         if header["digest"] != _digest([code]):
             return None
         return Module(code, tuple(header["variables"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _write(path: str, module: Module) -> None:
     """Writes a file that other users of the directory can read."""
     header = {"variables": module.variables, "digest": _digest([module.code])}
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     with (
         commit.replacing(path) as partial,
         open(partial, "wb") as file,

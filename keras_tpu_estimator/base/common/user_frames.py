@@ -1,0 +1,60 @@
+"""Tracebacks that show the user's code, without this package's frames around it."""
+
+import contextlib
+import types
+from collections.abc import Iterator
+
+import keras
+
+from keras_tpu_estimator.base.common.user_files import is_of_user, part_of_package
+
+
+class UserFrames(contextlib.ContextDecorator):
+    """Removes frames of this package from the tracebacks of errors in user code.
+
+    It is a context manager and a decorator. Frames of this package after the last one
+    of the user stay, because they show what the user has called.
+    `keras.config.disable_traceback_filtering()` shows all.
+    """
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Filters the tracebacks of an error and of its causes."""
+        if error is None or not keras.config.is_traceback_filtering_enabled():
+            return
+        for each in _chain(error):
+            each.__traceback__ = _filtered(each.__traceback__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error, its cause or context, and theirs."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def _filtered(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Returns a traceback without the frames of this package before the user's last."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    files = [entry.tb_frame.f_code.co_filename for entry in entries]
+    last = max((at for at, file in enumerate(files) if is_of_user(file)), default=0)
+    filtered = None
+    for at in reversed(range(len(entries))):
+        if at > last or not _is_internal(files[at]):
+            entry = entries[at]
+            filtered = types.TracebackType(
+                filtered, entry.tb_frame, entry.tb_lasti, entry.tb_lineno
+            )
+    return filtered
+
+
+def _is_internal(file: str) -> bool:
+    return part_of_package(file) is not None or file == contextlib.__file__
