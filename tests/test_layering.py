@@ -427,10 +427,8 @@ def test_private_names_in_strings_are_in_few_files() -> None:
 ASSIGNERS = {
     # A process that makes a TensorFlow graph, and ends with it.
     "export.tensorflow_graph",
-    # Attributes of its own functions and of configuration classes.
+    # The constructors of this package's configuration classes.
     "base.common.field_checks",
-    "engine.device.device_loop",
-    "tf1_tools.tf_estimator.estimators",
 }
 
 
@@ -455,7 +453,7 @@ def assigned_to_others(tree: ast.AST) -> Iterator[str]:
                 root = part.value
                 while isinstance(root, ast.Attribute):
                     root = root.value
-                is_method = re.fullmatch("__[a-z]+__", part.attr) is not None
+                is_method = part.attr in ("__call__", "__init__", "__new__")
                 is_other = isinstance(root, ast.Name) and root.id in imported
                 if is_other or is_method:
                     yield part.attr
