@@ -216,15 +216,28 @@ def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:
-    """Returns features as the model's inputs; a single one has any name."""
-    inputs = getattr(model, "inputs", None) or ()
-    takes_dict = isinstance(getattr(model, "input", None), Mapping)
-    if len(inputs) != 1 or takes_dict or not isinstance(features, Mapping):
+    """Returns a model's inputs among features; a single tensor has any name."""
+    structure = getattr(model, "input", None)
+    if not isinstance(features, Mapping):
         return features
-    if len(features) != 1:
+    if isinstance(structure, Mapping):
+        return _in_structure(structure, features)
+    inputs = getattr(model, "inputs", None) or ()
+    if len(inputs) != 1 or len(features) != 1:
         return features
     (only,) = features.values()
     return only
+
+
+def _in_structure(structure: PyTree, features: Features) -> Features:
+    """Returns the features of a model's inputs, in their structure, because Keras reads
+    inputs by their order. If any is missing, it returns all features to Keras's error.
+    """
+    paths = [path for path, _ in keras.tree.flatten_with_path(structure)]
+    by_path = dict(keras.tree.flatten_with_path(features))
+    if not by_path.keys() >= set(paths):
+        return features
+    return keras.tree.pack_sequence_as(structure, [by_path[path] for path in paths])
 
 
 def _named(model: keras.Model, outputs: PyTree) -> dict[str, jax.Array]:

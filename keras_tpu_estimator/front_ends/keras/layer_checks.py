@@ -5,7 +5,7 @@ import contextvars
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -129,15 +129,51 @@ def _policies_found(policies: set[str]) -> str:
 
 @functools.cache
 def _watch_layers() -> None:
-    """Makes the policies of called layers observable; installs that once."""
+    """Makes the policies and inputs of called layers observable; installs that once."""
     call = keras.layers.Layer.__call__
 
     @functools.wraps(call)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        result = call(self, *args, **kwargs)
         policies = _called.get()
+        if policies is not None:
+            _check_inputs(self, args[0] if args else kwargs.get("inputs"))
+        result = call(self, *args, **kwargs)
         if policies is not None:
             policies.add(self.dtype_policy.name)
         return result
 
     keras.layers.Layer.__call__ = __call__
+
+
+def _check_inputs(layer: keras.layers.Layer, inputs: Any) -> None:
+    """Checks that a functional model with a dict of inputs reads the right ones.
+
+    Keras reads tensors of a dict by their order, so that another key before an input
+    would take its place.
+    """
+    if not isinstance(layer, keras.Model) or not isinstance(inputs, Mapping):
+        return
+    structure = getattr(layer, "input", None)
+    if not isinstance(structure, Mapping):
+        return
+    expected = [path for path, _ in keras.tree.flatten_with_path(structure)]
+    received = [path for path, _ in keras.tree.flatten_with_path(inputs)]
+    is_complete = set(expected) <= set(received)
+    if not is_complete or received[: len(expected)] == expected:
+        return
+    raise ValueError(
+        f"The Keras model {layer.name!r} must be called with a dict of its inputs, "
+        f"{_joined(expected)}, because Keras reads the tensors of a dict by their "
+        f"order. Received: {_joined(received)}. "
+        + _advice([path for path in received if path not in expected], structure)
+    )
+
+
+def _advice(additional: list[Any], structure: Mapping[str, Any]) -> str:
+    if additional:
+        return f"Remove {_joined(additional)} from the dict."
+    return f"Pass the tensors in the model's order, in a {type(structure).__name__}."
+
+
+def _joined(paths: list[Any]) -> str:
+    return ", ".join(repr("/".join(map(str, path))) for path in paths)
