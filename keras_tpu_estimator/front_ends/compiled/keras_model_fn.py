@@ -17,11 +17,9 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import (
     Features,
     Labels,
-    MetricFn,
     PyTree,
     TensorLike,
 )
-from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import copying
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
@@ -37,7 +35,7 @@ from keras_tpu_estimator.front_ends.compiled.copying import (
 )
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     Counted,
-    results_of,
+    evaluation_metrics,
     training_metrics,
 )
 from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd, OfKerasModel
@@ -126,18 +124,15 @@ class KerasModelFn:
             )
         loss = RecompiledModel(training).compute_loss(None, labels, outputs, weights)
         loss += sum(keras.ops.sum(each) for each in model.losses)
+        counted = Counted(labels, outputs, weights)
         if mode == ModeKeys.EVAL:
-            metric_fn = _make_metric_fn(training, self.metric_names)
-            tensors = [labels, outputs, weights, _masks(outputs)]
-            return TPUEstimatorSpec(
-                mode, predictions, loss, eval_metrics=(metric_fn, tensors)
-            )
+            metrics = evaluation_metrics(training, counted, self.metric_names)
+            return TPUEstimatorSpec(mode, predictions, loss, eval_metrics=metrics)
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
-        counted = Counted(labels, outputs, weights)
-        metrics = training_metrics(training, counted, self.metric_names)
+        train_metrics = training_metrics(training, counted, self.metric_names)
         return TPUEstimatorSpec(
-            mode, predictions, loss, train_op, train_metrics=metrics
+            mode, predictions, loss, train_op, train_metrics=train_metrics
         )
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
@@ -184,35 +179,6 @@ class KerasModelFn:
         features, _ = weighting.split(features)
         outputs = model(_inputs(model, features), training=False)
         return _named(model, outputs)
-
-
-def _make_metric_fn(
-    training: CompileArguments, metric_names: Mapping[str, str]
-) -> MetricFn:
-    """Returns the `metric_fn` of the metrics of `compile`."""
-
-    def metric_fn(
-        labels: Labels,
-        outputs: PyTree,
-        weights: jax.Array | None,
-        masks: Sequence[jax.Array | None],
-    ) -> dict[str, keras.metrics.Metric]:
-        outputs = _masked(outputs, masks)
-        model = RecompiledModel(training)
-        Counted(labels, outputs, weights).by(model)
-        return results_of(model, metric_names)
-
-    return metric_fn
-
-
-def _masks(outputs: PyTree) -> list[jax.Array | None]:
-    """Returns the masks of a pytree of tensors, which copies of them lack."""
-    return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
-
-
-def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
-    leaves, tree = jax.tree.flatten(outputs)
-    return jax.tree.unflatten(tree, map(keras_internals.with_mask, leaves, masks))
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:
