@@ -7,10 +7,8 @@ from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import CompileArguments
-from keras_tpu_estimator.front_ends.compiled.training_metrics import (
-    Counted,
-    training_metrics,
-)
+from keras_tpu_estimator.front_ends.compiled.metric_update import Counted
+from keras_tpu_estimator.front_ends.compiled.training_metrics import training_metrics
 
 EXAMPLES, BATCH = 32, 16
 RNG = np.random.default_rng(0)

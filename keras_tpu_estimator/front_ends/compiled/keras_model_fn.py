@@ -33,8 +33,9 @@ from keras_tpu_estimator.front_ends.compiled.copying import (
     paths_of,
     with_values,
 )
+from keras_tpu_estimator.front_ends.compiled.layer_metrics import LayerMetrics
+from keras_tpu_estimator.front_ends.compiled.metric_update import Counted
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
-    Counted,
     evaluation_metrics,
     training_metrics,
 )
@@ -109,28 +110,37 @@ class KerasModelFn:
         is_training = mode == ModeKeys.TRAIN
         if is_training and self.class_weight is not None:
             weights = weighting.by_class(self.class_weight, labels, weights)
-        outputs = model(_inputs(model, features), training=is_training)
-        predictions = _named(model, outputs)
+        inputs = _inputs(model, features)
         if mode == ModeKeys.PREDICT:
-            return TPUEstimatorSpec(mode, predictions)
+            outputs = model(inputs, training=False)
+            return TPUEstimatorSpec(mode, _named(model, outputs))
+
+        def call() -> PyTree:
+            return model(inputs, training=is_training), model.losses
+
+        of_layers = LayerMetrics.of(model, call)
+        outputs, losses = call()
+        predictions = _named(model, outputs)
         names = training.output_names
         if names is not None:
             weights = weighting.by_output(weights, names, outputs)
-        if training.loss is None and not model.losses:
+        if training.loss is None and not losses:
             raise ValueError(
                 f"The Keras model {model.name!r} must have a loss. Received "
                 "none from `compile` and none from its layers. Pass `loss` "
                 "to its `compile`."
             )
         loss = RecompiledModel(training).compute_loss(None, labels, outputs, weights)
-        loss += sum(keras.ops.sum(each) for each in model.losses)
+        loss += sum(keras.ops.sum(each) for each in losses)
         counted = Counted(labels, outputs, weights)
         if mode == ModeKeys.EVAL:
             metrics = evaluation_metrics(training, counted, self.metric_names)
+            metrics = of_layers.beside(metrics, self.metric_names)
             return TPUEstimatorSpec(mode, predictions, loss, eval_metrics=metrics)
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
         train_metrics = training_metrics(training, counted, self.metric_names)
+        train_metrics = of_layers.beside(train_metrics, self.metric_names)
         return TPUEstimatorSpec(
             mode, predictions, loss, train_op, train_metrics=train_metrics
         )
