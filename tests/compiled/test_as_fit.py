@@ -197,6 +197,7 @@ def classes(labels):
     [
         Y,
         Y[:, 0].astype("int32"),
+        Y[:, 0].astype(bool),
         slow(np.concatenate([1 - Y, Y], axis=1)),
     ],
 )
