@@ -171,6 +171,10 @@ class KerasModelFn:
             slots[path].assign(values[path])
         return model
 
+    def copy_with(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """Returns a copy of `keras_model` that is not compiled, with other values."""
+        return with_values(self.keras_model, values)
+
     @property
     def inputs(self) -> dict[str, keras.KerasTensor] | None:
         """The model's symbolic inputs by name, or `None` if it has none."""
@@ -189,6 +193,21 @@ class KerasModelFn:
         features, _ = weighting.split(features)
         outputs = model(_inputs(model, features), training=False)
         return _named(model, outputs)
+
+    def as_outputs(self, predictions: Mapping[str, TensorLike]) -> PyTree:
+        """Returns predictions in the structure of the model's outputs."""
+        model = self.keras_model
+        structure = getattr(model, "output", None)
+        if isinstance(structure, Mapping):
+            return dict(predictions)
+        # A model of a class has no structure; see `_names`.
+        count = len(predictions)
+        names = _names(model, [None] * count)
+        if set(names) != predictions.keys():
+            return dict(predictions)
+        if count == 1 and not isinstance(structure, list | tuple):
+            return predictions[names[0]]
+        return [predictions[name] for name in names]
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:
@@ -232,7 +251,7 @@ def _named(model: keras.Model, outputs: PyTree) -> dict[str, jax.Array]:
     return leaves
 
 
-def _names(model: keras.Model, tensors: Sequence[jax.Array]) -> list[str]:
+def _names(model: keras.Model, tensors: Sequence[jax.Array | None]) -> list[str]:
     if isinstance(model, keras.Sequential):
         return [model.layers[-1].name]
     names = getattr(model, "output_names", None)
