@@ -579,7 +579,7 @@ OWN = (
     "dtype_policy remat keep_best resume_input input_state_max_bytes "
     "export_backend export_timeout_secs checkpoint_format host_timeout_secs "
     "layout_map shard_optimizer executables random_bits metric_writers "
-    "max_input_shapes compilation_cache_dir fsdp"
+    "max_input_shapes compilation_cache_dir fsdp synchronize_batch_norm"
 )
 
 
