@@ -134,8 +134,10 @@ class KerasModelFn:
         loss += sum(keras.ops.sum(each) for each in losses)
         counted = Counted(labels, outputs, weights)
         if mode == ModeKeys.EVAL:
-            metrics = evaluation_metrics(training, counted, self.metric_names)
-            metrics = of_layers.beside(metrics, self.metric_names)
+            metrics = of_layers.beside(
+                evaluation_metrics(training, counted, self.metric_names),
+                self.metric_names,
+            )
             return TPUEstimatorSpec(mode, predictions, loss, eval_metrics=metrics)
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
