@@ -16,7 +16,7 @@ from keras_tpu_estimator.api.hooks.hook_list import validate_hooks, validate_lis
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import watched
 from keras_tpu_estimator.api.model_fn.spec import Spec
-from keras_tpu_estimator.base.common.field_checks import suggesting
+from keras_tpu_estimator.base.common.field_checks import check_int, suggesting
 from keras_tpu_estimator.base.common.logs import follow_tensorflow
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
@@ -40,6 +40,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.prediction_batches import Predicted
+from keras_tpu_estimator.runs.sampling import SamplingSeed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_hooks import Evaluator
 
@@ -344,6 +345,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         hooks: Iterable[Hook] | None = None,
         checkpoint_path: PathLike | None = None,
         yield_single_examples: bool = True,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Yields predictions, one for each example of the input.
 
@@ -362,6 +364,10 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 latest one, or else to initial values.
             yield_single_examples: Whether to yield single rows, not batches.
                 Defaults to `True`.
+            seed: The seed of random layers and of `keras.random.SeedGenerator`s
+                in `model_fn`. Calls with one seed and the same input draw the
+                same numbers. Defaults to the seeds of the checkpoint, combined
+                with the number of earlier calls of this estimator.
 
         Yields:
             Predictions in the structure that `model_fn` returned.
@@ -374,7 +380,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         user_hooks = validate_hooks(hooks)
         if predict_keys is not None and not isinstance(predict_keys, str):
             predict_keys = list(predict_keys)
-        batches = self._predicted(input_fn, user_hooks, checkpoint_path)
+        if seed is not None:
+            check_int("seed", seed, 0)
+        batches = self._predicted(input_fn, user_hooks, checkpoint_path, seed)
         last = 1 if self._context.config.fast_dev_run else None
         with UserFrames(), contextlib.closing(batches):
             for batch in itertools.islice(batches, last):
@@ -394,10 +402,17 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         input_fn: InputFn,
         hooks: tuple[Hook, ...],
         checkpoint_path: PathLike | None,
+        seed: int | None,
     ) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
         if (planned := dry_run.running()) is not None:
             return planned.predict(self._context, input_fn)
-        self._context.mode_devices.check(ModeKeys.PREDICT)
-        prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)
-        return watched(prediction.run(), self._context.config.stall_timeout_secs)
+        context = self._context
+        context.mode_devices.check(ModeKeys.PREDICT)
+        sampling = SamplingSeed(
+            None if seed is None else int(seed),
+            next(context.prediction_numbers),
+            context.hosts.index,
+        )
+        prediction = Prediction(context, input_fn, hooks, checkpoint_path, sampling)
+        return watched(prediction.run(), context.config.stall_timeout_secs)

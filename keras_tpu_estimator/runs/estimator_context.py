@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import threading
@@ -128,6 +129,11 @@ class EstimatorContext:
     def loop_speed(self) -> LoopSpeed:
         """The speed of loops in the calls of `train` so far."""
         return LoopSpeed()
+
+    @functools.cached_property
+    def prediction_numbers(self) -> Iterator[int]:
+        """The numbers of the calls of `predict`."""
+        return itertools.count()
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:

@@ -37,6 +37,7 @@ from keras_tpu_estimator.runs.prediction_batches import (
     in_place,
     no_padding,
 )
+from keras_tpu_estimator.runs.sampling import SamplingSeed
 from keras_tpu_estimator.runs.staging import StepsByShape
 
 # This number of batches hides the time between runs.
@@ -144,6 +145,7 @@ class Prediction:
     input_fn: InputFn
     hooks: tuple[Hook, ...]
     checkpoint_path: PathLike | None
+    sampling: SamplingSeed
 
     def run(self) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
@@ -170,7 +172,7 @@ class Prediction:
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
             with context.runtime.values.borrowed(step, checkpoint, slots) as values:
-                loop = PredictionLoop(context, step, values, pipeline)
+                loop = PredictionLoop(context, step, values, pipeline, self.sampling)
                 yield from loop.run(first, steps.next, hooks)
 
 
@@ -187,6 +189,7 @@ class PredictionLoop:
         step: Step,
         values: RunState,
         pipeline: Pipeline,
+        sampling: SamplingSeed,
     ):
         self._context = context
         self._runtime = context.runtime
@@ -199,6 +202,9 @@ class PredictionLoop:
             or context.config.executables is not None
         )
         self._values = values
+        self._sampling = sampling
+        self._reseeded: set[str] = set()
+        self._reseed(step)
         self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
         self._made = 0
@@ -372,9 +378,17 @@ class PredictionLoop:
                 ModeKeys.PREDICT, padded.features, padded.is_padding
             )
             self._runtime.values.complete(self._values, step)
+            self._reseed(step)
             return step
 
         return self._prepared.of(padded.shapes, prepare)
+
+    def _reseed(self, step: Step) -> None:
+        """Gives this call its own seeds, each when a step first reads it."""
+        paths = {*step.reads} - self._reseeded
+        self._reseeded |= paths
+        variables = self._runtime.program.store.variables
+        self._sampling.reseed(self._values, variables, paths)
 
     def _batch_bytes(self, padded: Padded) -> int:
         """Returns the bytes of a batch and of its predictions."""

@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -39,9 +40,16 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.directory.location import name_for
+from keras_tpu_estimator.files.directory.retention import (
+    KeepBest,
+    Retention,
+    note,
+    would_be_best,
+)
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -244,6 +252,26 @@ class Evaluator:
     validation: Evaluation | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """The values of a step, with a result for `KeepBest`."""
+
+    keep: KeepBest
+    directory: str
+    step: int
+    result: Mapping[str, Any]
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the step's checkpoint."""
+        return name_for(self.step, os.path.join(self.directory, "model.ckpt"))
+
+    def would_be_best(self) -> bool:
+        """Returns whether the checkpoint would be the best one of the directory."""
+        name = os.path.basename(self.prefix)
+        return would_be_best(self.keep, self.directory, name, self.result)
+
+
 class TrainingSession(Session):
     """A session whose values can be saved and evaluated."""
 
@@ -259,10 +287,12 @@ class TrainingSession(Session):
     ):
         live = LiveModel(context, loop_state)
         super().__init__(live.fetch, live, loop_state.wait, step.graph)
+        self._context = context
         self._runtime = context.runtime
         self._loop_state = loop_state
         self._step = step
         self._saver = saver
+        self._best: Candidate | None = None
         self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
@@ -321,7 +351,10 @@ class TrainingSession(Session):
         # All hosts save, after comparing assigned values.
         self._call.barrier("session.save_checkpoint")
         self._saver.save(directory, basename, retention)
-        if wait:
+        if self.wants_checkpoint(directory):
+            path = os.path.join(os.fsdecode(directory), basename)
+            self._note_best(name_for(self._loop_state.values.step, path))
+        elif wait:
             self._saver.wait()
 
     def explain_nan(self) -> str:
@@ -372,7 +405,35 @@ class TrainingSession(Session):
         if version not in self._validated:
             result = self._run(self._evaluator.validation)
             self._validated = {version: result}
+            self._compare(result)
         return self._validated[version]
+
+    def wants_checkpoint(self, directory: PathLike) -> bool:
+        """Returns whether the current values have the best result of `validate`."""
+        best = self._best
+        if best is None or best.step != self._loop_state.values.step:
+            return False
+        return paths.canonical(os.fsdecode(directory)) == paths.canonical(
+            best.directory
+        )
+
+    def _compare(self, result: Mapping[str, Any]) -> None:
+        """Marks the current values if `KeepBest` prefers them to earlier ones."""
+        keep, directory = self._context.config.keep_best, self._context.model_dir
+        if keep is None or keep.name is not None:
+            return
+        new = Candidate(keep, directory, self._loop_state.values.step, result)
+        is_best = self._call.from_chief(new.would_be_best)
+        self._best = new if is_best else None
+        if is_best and self.saved_step(directory) == new.step:
+            self._note_best(new.prefix)
+
+    def _note_best(self, prefix: str) -> None:
+        """Records that a checkpoint has the best values, once it is complete."""
+        best = self._best
+        self._saver.wait()
+        if best is not None:
+            self.by_chief(lambda: note(best.keep, best.directory, prefix, best.result))
 
     def _run(self, evaluation: Evaluation) -> dict[str, Any]:
         def current(

@@ -197,6 +197,7 @@ def classes(labels):
     [
         Y,
         Y[:, 0].astype("int32"),
+        Y[:, 0].astype(bool),
         slow(np.concatenate([1 - Y, Y], axis=1)),
     ],
 )
@@ -491,3 +492,53 @@ def test_estimator_model_has_the_direction_in_fit():
     assert model.evaluate(X, Y, verbose=0, return_dict=True).keys() == {
         *("loss", "accuracy", "positives", "auc")
     }
+
+
+class UsesLayers(keras.callbacks.Callback):
+    """Uses the model as in `fit`."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        model = self.model
+        names = [each.name for each in model.layers if "dropout" not in each.name]
+        kernel = model.get_layer("hidden").kernel.numpy()
+        called = np.asarray(model(X, training=False))
+        inner = keras.Model(model.layers[0].input, model.get_layer("norm").output)
+        normalized = inner.predict(X, verbose=0)
+        self.seen.append([names, kernel, called, normalized])
+        self.seen[-1] += [model.predict(X, verbose=0), model.predict_on_batch(X)]
+        bias = model.get_layer("hidden").bias
+        bias.assign(bias + 1)
+        model.get_layer("y").set_weights([np.ones((4, 1)), np.full(1, 0.5)])
+
+
+def test_callbacks_use_the_layers_of_the_model():
+    got, expected = UsesLayers(), UsesLayers()
+    fit(compiled("sgd"), X, Y, callbacks=[expected])
+    train(estimator_of(compiled("sgd")), generated(X, Y), got)
+    for one, other in zip(got.seen, expected.seen, strict=True):
+        assert one[0][-3:] == other[0][-3:] == ["hidden", "norm", "y"]
+        for values, same in zip(one[1:], other[1:], strict=True):
+            np.testing.assert_allclose(values, same, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda m: m(X), lambda m: m.get_layer("hidden")], ids=["call", "get_layer"]
+)
+def test_callbacks_of_a_model_fn_have_no_layers(use):
+    def model_fn(features, labels, mode, params):
+        loss = keras.ops.mean((layers.Dense(1)(features) - labels) ** 2)
+        train_op = kte.minimize(keras.optimizers.SGD(0.1), loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = kte.TPUEstimator(
+        model_fn, config=kte.RunConfig(), train_batch_size=BATCH, use_tpu=False
+    )
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: use(callback.model)
+    )
+    with pytest.raises(NotImplementedError, match="makes its layers .*`model.predict`"):
+        train(estimator, generated(X, Y), callback)

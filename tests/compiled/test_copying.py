@@ -315,3 +315,48 @@ def test_error_advises_names_for_unnamed_layers(tmp_path):
         trained(make, [tmp_path] * 2)
     with pytest.raises(ValueError, match="Restore the layer's name"):
         trained(lambda: compiled(lora_of_dense()), [tmp_path])
+
+
+@keras.saving.register_keras_serializable("copying")
+class SameNames(layers.Layer):
+    """Inner layers of one name, which Keras accepts."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        names = ["same", "same_1", "same", "same"]
+        self.parts = [layers.Dense(3, "tanh", name=name) for name in names]
+
+    def build(self, shape):
+        for part in self.parts:
+            part.build(shape)
+        self.built = True
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def test_inner_layers_of_one_name_train_as_in_keras(tmp_path):
+    def make():
+        keras.utils.set_random_seed(4)
+        parts = [keras.Input((3,)), SameNames(name="nest"), layers.Dense(1, name="y")]
+        model = keras.Sequential(parts, name="m")
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        return model
+
+    x = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
+    y = x[:, :1]
+    model = make()
+    model.fit(x, y, 8, 2, shuffle=False, verbose=0)
+    estimator = estimator_of(make(), model_dir=tmp_path)
+    estimator.train(batches_of(x, y), steps=2).train(batches_of(x, y), steps=2)
+    names = {f"m/nest/same{end}/kernel" for end in ("", "_1", "_2", "_3")}
+    assert names <= {*estimator.get_variable_names()}
+    expected = model.predict(x, verbose=0)
+    again = estimator_of(make(), model_dir=tmp_path)
+    got = np.stack([row["y"] for row in again.predict(batches_of(x))])
+    np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
+    path = kte.export_keras(again, tmp_path / "m.keras", x)
+    loaded = keras.models.load_model(path)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, 1e-5, 1e-6)

@@ -3,6 +3,7 @@
 import json
 import os
 
+import keras
 import numpy as np
 import pytest
 from helpers import (
@@ -14,7 +15,7 @@ from helpers import (
     repeated,
 )
 
-from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import checkpoints, hooks, metrics
 from keras_tpu_estimator.checkpoints import KeepBest, Retention
 from keras_tpu_estimator.files.directory.retention import note
 
@@ -168,3 +169,63 @@ def test_named_pipe_is_not_awaited(tmp_path):
     os.mkfifo(tmp_path / "best_checkpoint.json")
     with pytest.raises(ValueError, match="must name the best checkpoint"):
         checkpoints.best(tmp_path)
+
+
+@pytest.mark.parametrize("save_steps", [1000, 8])
+def test_best_validation_is_saved(tmp_path, save_steps):
+    """The loss is lowest after the second of five epochs."""
+    losses = iter([5.0, 2.0, 3.0, 2.5, 4.0])
+
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        if mode != "eval":
+            return spec
+
+        def metric_fn(labels):
+            return {"score": metrics.mean(labels)}
+
+        return spec._replace(eval_metrics=(metric_fn, [labels]))
+
+    def validation(params):
+        yield X[:16], np.full((16, 1), next(losses), "float32")
+
+    saves = []
+
+    class Listener(hooks.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            saves.append(global_step_value)
+
+    estimator = estimator_of(
+        model_fn,
+        tmp_path,
+        config={
+            "keep_best": KeepBest("score"),
+            "keep_checkpoint_max": 1,
+            "save_checkpoints_steps": save_steps,
+        },
+    )
+    log = keras.callbacks.History()
+    estimator.train(
+        repeated(X, Y),
+        [hooks.CallbackHook([log], steps_per_epoch=4)],
+        steps=20,
+        saving_listeners=[Listener()],
+        validation=validation,
+    )
+    assert log.history["val_score"] == [5.0, 2.0, 3.0, 2.5, 4.0]
+    assert checkpoints.best(tmp_path) == str(tmp_path / "model.ckpt-8")
+    assert steps(tmp_path) == [8, 20]
+    expected = {1000: [0, 4, 8, 20], 8: [0, 4, 8, 16, 20]}
+    assert saves == expected[save_steps]
+    # The values of the best epoch can be read.
+    best = checkpoints.best(tmp_path)
+    assert list(estimator.predict(batches_of(X), checkpoint_path=best))
+
+
+def test_validation_counts_only_without_a_name(tmp_path):
+    estimator = estimator_of(
+        model_fn_of(linear), tmp_path, config={"keep_best": KeepBest(name="test")}
+    )
+    validation = batches_of(X[:16], Y[:16])
+    estimator.train(repeated(X, Y), steps=8, validation=validation)
+    assert checkpoints.best(tmp_path) is None

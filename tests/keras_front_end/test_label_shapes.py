@@ -7,6 +7,7 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 from keras import ops
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.tracing.analyses import crossings
 
 X, Y = regression_data(32)
@@ -28,6 +29,26 @@ def test_an_estimator_warns(tmp_path, mode):
     ) as caught:
         getattr(estimator, mode)(batches_of(X, Y[:, 0]), steps=1)
     assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.filterwarnings("default:Labels of shape:UserWarning")
+def test_each_estimator_of_a_keras_model_warns_once(tmp_path):
+    """The metric has the same line in all of them. Keras reshapes for its own."""
+
+    class Distance(keras.metrics.Mean):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            super().update_state(ops.abs(y_true - y_pred))
+
+    for number in range(2):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="y")])
+        model.compile("sgd", "mse", metrics=[Distance(name="distance")])
+        estimator = kte.from_keras(
+            model, str(tmp_path / str(number)), use_tpu=False, train_batch_size=16
+        )
+        with pytest.warns(UserWarning, match="Labels of shape") as caught:
+            estimator.train(batches_of(X, Y[:, 0]), steps=1)
+            estimator.train(batches_of(X, Y[:, 0]), steps=1)
+        assert len(caught) == 1
 
 
 def found(loss, outputs, labels):

@@ -81,6 +81,11 @@ def shared(x, reuse=kte.AUTO_REUSE, units=1, name="net"):
         return Dense(units)(x)
 
 
+def defaulted(x):
+    with kte.variable_scope(None, kte.AUTO_REUSE, default_name="net"):
+        return Dense(1)(x)
+
+
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_shared_variables_train_like_a_layer_called_twice(use_tpu, tmp_path) -> None:
     def by_scope(x, is_training):
@@ -187,6 +192,8 @@ def test_dropout_may_be_shared(tmp_path) -> None:
         ),
         (lambda x: shared(x, "yes"), TypeError, "`reuse` must be True"),
         (lambda x: shared(x, name="/"), ValueError, "`name` must be a path"),
+        (lambda x: shared(x, name=None), ValueError, "`name` must be a path"),
+        (lambda x: defaulted(x), ValueError, "must have a `name`"),
     ],
 )
 def test_invalid_sharing_is_refused(network, error, message, tmp_path) -> None:
@@ -244,3 +251,34 @@ def test_initialized_variables_are_counted(
     found = [r for r in caplog.records if "trainable" in r.getMessage()]
     assert [record.levelname for record in found] == [level]
     assert re.search(message, found[0].getMessage())
+
+
+def test_default_names_are_numbered_as_in_tensorflow(tmp_path) -> None:
+    def block(x, name, default_name=None):
+        with kte.variable_scope(name, default_name=default_name):
+            weight = keras.Variable("ones", (1,), name="w")
+            return x * weight
+
+    def network(x, is_training):
+        x = block(x, "block_1")
+        for _ in range(3):
+            x = block(x, None, default_name="block")
+        with kte.variable_scope("outer"):
+            for _ in range(2):
+                x = block(x, None, default_name="block")
+        x = block(x, "dense")
+        x = block(x, None, default_name="dense")
+        return block(x, "given", default_name="block")
+
+    # From TensorFlow 1.15.
+    assert names_of(network, tmp_path) == {
+        "block_1/w",
+        "block/w",
+        "block_2/w",
+        "block_3/w",
+        "outer/block/w",
+        "outer/block_1/w",
+        "dense/w",
+        "dense_1/w",
+        "given/w",
+    }

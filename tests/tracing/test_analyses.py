@@ -7,7 +7,11 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
-from keras_tpu_estimator.base.tracing.analyses import fixed_weights, varying
+from keras_tpu_estimator.base.tracing.analyses import (
+    are_added_to,
+    fixed_weights,
+    varying,
+)
 
 CORES = 4
 
@@ -260,3 +264,27 @@ def test_random_values_of_a_constant_key_are_weights():
 )
 def test_other_constants_are_not_weights(function):
     assert found(function) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "is_sum"),
+    [
+        (lambda s, x: s + jnp.sum(x), True),
+        (lambda s, x: jnp.sum(x) + s, True),
+        (lambda s, x: s - x[0], True),
+        (lambda s, x: jax.jit(lambda a: a.astype(s.dtype) + 1)(s), True),
+        (lambda s, x: lax.scan(lambda c, v: (c + v, None), s, x)[0], True),
+        (lambda s, x: lax.cond(x[0] > 0, lambda: s + 1, lambda: s), True),
+        (lambda s, x: jnp.maximum(s, x[0]), False),
+        (lambda s, x: x[0], False),
+        (lambda s, x: s + s, False),
+        (lambda s, x: s * 2, False),
+        (lambda s, x: x[0] - s, False),
+        (lambda s, x: s + jnp.where(s > 0, 1, 2), False),
+        (lambda s, x: lax.cond(s > 0, lambda: s + 1, lambda: s), False),
+        (lambda s, x: lax.scan(lambda c, v: (c * v, None), s, x)[0], False),
+    ],
+)
+def test_states_that_are_added_to(step, is_sum):
+    traced = jax.make_jaxpr(step)(jnp.float32(0), jnp.ones(3))
+    assert are_added_to(traced, 1) == [is_sum]

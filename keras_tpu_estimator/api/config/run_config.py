@@ -159,6 +159,9 @@ class RunConfig:
             `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last two
             are faster on a TPU. Defaults to `None`, for JAX's
             `jax_default_prng_impl`, which defaults to "threefry2x32".
+        synchronize_batch_norm: Whether `keras.layers.BatchNormalization`
+            normalizes over the examples of all replicas in training, as on one
+            device. Defaults to `False`, for each replica separately.
         metric_writers: The receivers of the metrics of training and evaluation:
             "tensorboard", "jsonl", "wandb", "mlflow", `summary.MetricWriter`
             objects, or other objects with a method `write_scalars(step,
@@ -299,6 +302,7 @@ class RunConfig:
         is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
         "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
     )
+    synchronize_batch_norm: bool = option(False, is_bool, "a bool")
     metric_writers: Any = dataclasses.field(
         default=("tensorboard", "jsonl"), hash=False
     )

@@ -186,15 +186,16 @@ class CheckpointSaverHook(LoopHook):
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
         is_due = self._timer.should_trigger_for_step(step)
+        is_wanted = session.wants_checkpoint(self._directory)
         if self.acts_last and not self.is_read_by_hooks:
             # The end of training saves the last step, after the callbacks.
             is_last = run_context.stop_requested or step == session.last_step
-            is_due = is_due and not is_last
+            is_due, is_wanted = is_due and not is_last, is_wanted and not is_last
         if self._timer.counts_seconds:
             # The clocks of processes differ; their steps do not.
             name = f"{self._directory}/{self._basename}"
             is_due = session.is_due_anywhere(name, is_due)
-        if is_due:
+        if is_due or is_wanted:
             self._timer.update_last_triggered_step(step)
             if self._save_once(session, step):
                 run_context.request_stop()

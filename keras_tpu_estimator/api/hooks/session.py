@@ -262,6 +262,19 @@ class Session:
         """Whether the process was asked to stop, and must hurry."""
         return False
 
+    def wants_checkpoint(self, directory: PathLike) -> bool:
+        """Returns whether a saver should save the current values now.
+
+        Args:
+            directory: The directory of the saver's checkpoints.
+
+        Returns:
+            Whether they have the best result of `train(validation=...)` so far,
+            according to `RunConfig.keep_best`.
+        """
+        del directory
+        return False
+
     @property
     def last_step(self) -> int | None:
         """The global step to stop at, or `None` if unknown."""

@@ -11,6 +11,7 @@ from keras_tpu_estimator.api.model_fn.initialization import program_variables
 from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.base.tracing.variables import (
     Sharing,
+    VariableScope,
     current_scope,
     scope_for,
 )
@@ -100,7 +101,11 @@ AUTO_REUSE = Reuse.AUTO
 
 
 @contextlib.contextmanager
-def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[None]:
+def variable_scope(
+    name: str | None,
+    reuse: bool | Reuse | None = None,
+    default_name: str | None = None,
+) -> Iterator[None]:
     """Puts layers and variables created in a `with` block under a path.
 
     For use in a `model_fn`; the counterpart of `tf.compat.v1.variable_scope`.
@@ -109,13 +114,17 @@ def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[Non
     layer once and call it twice has the same effect.
 
     Args:
-        name: The path, appended to that of an outer block.
+        name: The path, appended to that of an outer block, or `None`.
         reuse: `True` if all variables must exist, `AUTO_REUSE` if they may
             exist. Defaults to `None`, for the value of an outer block; without
             one, an existing variable is an error.
+        default_name: The name if `name` is `None`. Later blocks of this name in
+            the same outer block are numbered, as `default_name` and
+            'default_name_1'. Defaults to `None`.
 
     Raises:
-        ValueError: The call is outside a `model_fn`, or `name` is empty.
+        ValueError: The call is outside a `model_fn`, `name` is empty or both names
+            are `None`, or `reuse` is combined with `default_name`.
         TypeError: `reuse` has another value.
 
     Example:
@@ -130,17 +139,39 @@ def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[Non
     ...     return kte.TPUEstimatorSpec(mode, predictions={"d": difference})
     """
     scope = scope_for("variable_scope")
-    parts = [part for part in str(name).split("/") if part]
+    if name is None and default_name is not None:
+        name = _free_name(scope, default_name, reuse)
+    parts = [part for part in str(name or "").split("/") if part]
     if not parts:
         raise ValueError(
-            f"`name` must be a path such as 'generator'. Received: {name!r}"
+            f"`name` must be a path such as 'generator'. Received: {name!r}. Pass a "
+            "name, or `default_name`."
         )
     with contextlib.ExitStack() as stack:
         for part in parts:
             stack.enter_context(keras.name_scope(part))
+            scope.blocks.add(keras_names.name_path())
         keras_names.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield
+
+
+def _free_name(
+    scope: VariableScope, default_name: str, reuse: bool | Reuse | None
+) -> str:
+    """Returns a name that no block in the current block has."""
+    if reuse:
+        raise ValueError(
+            "With `reuse` a scope must have a `name`, because `default_name` is "
+            f"numbered. Received: reuse={reuse!r}, default_name={default_name!r}. "
+            "Pass the name of the earlier block."
+        )
+    outer = keras_names.name_path()
+    while True:
+        earlier = keras.backend.get_uid(default_name) - 1
+        name = f"{default_name}_{earlier}" if earlier else default_name
+        if f"{outer}/{name}".lstrip("/") not in scope.blocks:
+            return name
 
 
 def _sharing(reuse: bool | Reuse | None, outer: Sharing) -> Sharing:

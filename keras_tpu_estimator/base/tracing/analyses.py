@@ -1,4 +1,4 @@
-"""Analyses of traced functions: differing values, constant weights, mixed-up axes.
+"""Analyses of traced functions: differing values, constant weights, axes, sums.
 
 `varying` finds results that differ between cores. `fixed_weights` finds weights that a
 trace contains as constants, so that they are neither trained nor saved: a flax or
@@ -6,7 +6,7 @@ equinox model that a function closes over, or one that it makes from a constant 
 each step. A weight, unlike a mask or a table of positions, is multiplied as a matrix or
 kernel with a non-constant. `crossings` finds labels of shape `(32,)` that are broadcast
 against outputs of shape `(32, 1)`: the difference has shape `(32, 32)`, without an
-error.
+error. `are_added_to` finds states to which a step only adds.
 """
 
 import dataclasses
@@ -293,3 +293,49 @@ def _line(code: types.CodeType | None, instruction: int) -> int:
         if first <= instruction < end and line is not None:
             return line
     return code.co_firstlineno
+
+
+# The fact of a value that depends on no state, and of one that is no sum with a state.
+# Other facts are the number of the state to which the value adds something.
+_NO_STATE, _NO_SUM = -1, -2
+_UNCHANGED = ("convert_element_type", "copy", "reshape", "squeeze", "broadcast_in_dim")
+
+
+def are_added_to(traced: jex.ClosedJaxpr, count: int) -> list[bool]:
+    """Returns for each of the first `count` arguments, which are states, whether the
+    result of the same number is the state plus a value that depends on no state.
+    """
+    others = len(traced.jaxpr.invars) - count
+    facts = outputs(traced, [*range(count), *[_NO_STATE] * others], _SumSearch())
+    return [facts[number] == number for number in range(count)]
+
+
+class _SumSearch(Analysis[int]):
+    """The fact to which state a value adds."""
+
+    def constant(self, atom: Any) -> int:
+        return _NO_STATE
+
+    def join(self, facts: Sequence[int]) -> int:
+        first, *others = set(facts) or {_NO_STATE}
+        return _NO_SUM if others else first
+
+    def chosen(self, fact: int, by: int) -> int:
+        return fact if by == _NO_STATE else _NO_SUM
+
+    def results(self, equation: Any, facts: list[int]) -> list[int]:
+        if set(facts) <= {_NO_STATE}:
+            return [_NO_STATE] * len(equation.outvars)
+        state, *others = facts
+        if equation.primitive.name in ("add", "add_any"):
+            state, *others = sorted(facts, reverse=True)
+        is_sum = set(others) <= {_NO_STATE} and _is_sum(equation)
+        return [state if is_sum else _NO_SUM] * len(equation.outvars)
+
+
+def _is_sum(equation: Any) -> bool:
+    """Returns whether an operation adds its other arguments to its first one."""
+    name, before, after = equation.primitive.name, equation.invars[0], equation.outvars
+    if name in ("add", "add_any", "sub", "scatter-add"):
+        return True
+    return name in _UNCHANGED and before.aval == after[0].aval

@@ -131,6 +131,8 @@ class VariableScope(keras.StatelessScope):
         self._numbers = False
         self._copies = False
         self.sharing: Sharing = "never"
+        # The paths of the blocks of `variable_scope`.
+        self.blocks: set[str] = set()
         # Further objects for a variable that another object represents.
         self._twins: list[keras.Variable] = []
 

@@ -32,6 +32,13 @@ CALL = Replacement(
     ),
     lambda: keras.layers.Identity()(_row()),
 )
+BATCH_MOMENTS = Replacement(
+    PrivateName(
+        "computes the moments of a batch; Keras on JAX does not synchronize them",
+        ("keras.layers.BatchNormalization._moments",),
+    ),
+    lambda: keras.layers.BatchNormalization()(_row(), training=True),
+)
 MASKED_ATTENTION = Replacement(
     PrivateName(
         "deletes the masks of its inputs, so that a later layer would not see a mask "

@@ -21,7 +21,11 @@ from keras_tpu_estimator.api.model_fn.scaffold import (
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.tracing.variable_classes import own_rows
-from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.base.tracing.variables import (
+    AnyArraysByPath,
+    ArraysByPath,
+    is_seed,
+)
 from keras_tpu_estimator.engine.device.run_state import check_step
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
@@ -297,11 +301,15 @@ def names_of(
     wanted: set[str],
     required: Iterable[str],
 ) -> dict[str, str]:
-    """Returns the names to read from a checkpoint, by path, weights first."""
+    """Returns the names to read from a checkpoint, by path, weights first.
+
+    It need not have seeds, because the modes that saved it may draw no numbers.
+    """
     stored = reader.get_variable_to_shape_map().keys()
     saved = set(store.saved_paths())
+    needed = {path for path in required if not is_seed(store.variables[path])}
     # A checkpoint has a learning rate only if a callback has set it.
-    paths = wanted & saved & ({*required} | stored)
+    paths = wanted & saved & (needed | stored)
     paths |= wanted & stored & store.constants
     # The error must name the weight, not its optimizer state.
     ordered = sorted(paths, key=lambda path: (path in store.slots, path))

@@ -42,6 +42,8 @@ class TraceOptions:
             "activations". `None` means none.
         micro_batches: The number of parts of each core's batch in TRAIN.
         records: Whether summaries are among the outputs of TRAIN and EVAL.
+        synchronize_batch_norm: Whether batch normalization of all layers uses the
+            examples of all replicas.
     """
 
     dtype_policy: str | None = None
@@ -49,6 +51,7 @@ class TraceOptions:
     micro_batches: int = 1
     records: bool = False
     random_bits: str | None = None
+    synchronize_batch_norm: bool = False
 
     @classmethod
     def of(cls, config: Any) -> "TraceOptions":
@@ -61,6 +64,7 @@ class TraceOptions:
             config.micro_batches or 1,
             records=bool(config.save_summary_steps),
             random_bits=config.random_bits,
+            synchronize_batch_norm=config.synchronize_batch_norm,
         )
 
     @contextlib.contextmanager

@@ -68,6 +68,7 @@ class VariableStore:
             all cores. On the devices they may have more.
         valued: Paths of the variables that `assign` has set.
         holder: The holder of the values while a loop runs, or `None`.
+        warned: The program's warnings so far, as in Python's `warnings`.
     """
 
     def __init__(self, seed: int | None = None):
@@ -81,6 +82,7 @@ class VariableStore:
         self.rows: dict[str, int] = {}
         self.valued: set[str] = set()
         self.holder: ValueHolder | None = None
+        self.warned: dict[Any, Any] = {}
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP

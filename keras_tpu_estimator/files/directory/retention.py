@@ -125,14 +125,15 @@ class KeepBest:
     """A rule that determines the best checkpoint, which is never deleted.
 
     After each evaluation of a checkpoint in `model_dir`, it is compared with
-    the best one so far. The file 'best_checkpoint.json' names the best one, so
-    that other processes can read it.
+    the best one so far. If `train(validation=...)` finds better values, training
+    saves them. The file 'best_checkpoint.json' names the best one, so that
+    other processes can read it.
 
     Args:
         metric: The name of a result of `evaluate`. Defaults to 'loss'.
         mode: 'min' if lower is better, or 'max'. Defaults to 'min'.
         name: The `name` of the evaluations that count. Defaults to None, for
-            those without a name.
+            those without a name, such as `validation`.
 
     Raises:
         ValueError: `mode` is unknown, or `metric` is not a name.
@@ -225,18 +226,30 @@ def note(
     result: Mapping[str, SupportsFloat],
 ) -> None:
     """Records the evaluation of a checkpoint, whose result must contain the metric."""
-    value = _number(keep, result)
     directory, name = os.path.split(checkpoint)
     is_ours = paths.canonical(directory) == paths.canonical(model_dir)
-    if math.isnan(value) or not is_ours or not location.exists(checkpoint):
+    is_best = would_be_best(keep, model_dir, name, result)
+    if not is_best or not is_ours or not location.exists(checkpoint):
         return
-    new = _Best(name, keep.metric, keep.mode, value)
-    before = _load(model_dir) if best(model_dir) else None
-    if before is not None and before.is_at_least_as_good(new):
-        return
+    new = _Best(name, keep.metric, keep.mode, _number(keep, result))
     with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
         with open(partial, "w", encoding="utf-8") as file:
             json.dump(dataclasses.asdict(new), file, indent=2)
+
+
+def would_be_best(
+    keep: KeepBest,
+    model_dir: str,
+    name: str,
+    result: Mapping[str, SupportsFloat],
+) -> bool:
+    """Returns whether a checkpoint would be the best one of a directory, or is it."""
+    value = _number(keep, result)
+    if math.isnan(value):
+        return False
+    new = _Best(name, keep.metric, keep.mode, value)
+    before = _load(model_dir) if best(model_dir) else None
+    return before is None or not before.is_at_least_as_good(new)
 
 
 def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:

@@ -108,7 +108,7 @@ def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
         copy.compiled = False
         _configure_alike(copy, model)
     pairs = _pairs(copy, model)
-    paths = _without_counts([variable.path for _, variable in pairs])
+    paths = _distinct(_without_counts([variable.path for _, variable in pairs]))
     for (to, variable), path in zip(pairs, paths, strict=True):
         to.trainable = variable.trainable
         # A layer that is built before the model contains it has another path.
@@ -128,6 +128,23 @@ def _without_counts(paths: Sequence[str]) -> list[str]:
             path = f"{name}_{count}{rest}" if count else name + rest
         stable.append(path)
     return stable
+
+
+def _distinct(paths: Sequence[str]) -> list[str]:
+    """Returns paths in which layers of one name inside another layer are numbered."""
+    seen, taken = Counter[str](), {*paths}
+    distinct = []
+    for path in paths:
+        earlier = seen[path]
+        seen[path] += 1
+        if earlier:
+            layer, slash, name = path.rpartition("/")
+            front, back = (layer, slash + name) if layer else (name, "")
+            numbered = (f"{front}_{n}{back}" for n in itertools.count(earlier))
+            path = next(each for each in numbered if each not in taken)
+            taken.add(path)
+        distinct.append(path)
+    return distinct
 
 
 def _configure_alike(copy: keras.Model, model: keras.Model) -> None:

@@ -17,12 +17,10 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import (
     Features,
     Labels,
-    MetricFn,
     PyTree,
     TensorLike,
 )
 from keras_tpu_estimator.base.tracing.variables import copying
-from keras_tpu_estimator.base.upstream import keras_layers
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
@@ -35,9 +33,10 @@ from keras_tpu_estimator.front_ends.compiled.copying import (
     paths_of,
     with_values,
 )
+from keras_tpu_estimator.front_ends.compiled.layer_metrics import LayerMetrics
+from keras_tpu_estimator.front_ends.compiled.metric_update import Counted
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
-    Counted,
-    results_of,
+    evaluation_metrics,
     training_metrics,
 )
 from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd, OfKerasModel
@@ -111,33 +110,41 @@ class KerasModelFn:
         is_training = mode == ModeKeys.TRAIN
         if is_training and self.class_weight is not None:
             weights = weighting.by_class(self.class_weight, labels, weights)
-        outputs = model(_inputs(model, features), training=is_training)
-        predictions = _named(model, outputs)
+        inputs = _inputs(model, features)
         if mode == ModeKeys.PREDICT:
-            return TPUEstimatorSpec(mode, predictions)
+            outputs = model(inputs, training=False)
+            return TPUEstimatorSpec(mode, _named(model, outputs))
+
+        def call() -> PyTree:
+            return model(inputs, training=is_training), model.losses
+
+        of_layers = LayerMetrics.of(model, call)
+        outputs, losses = call()
+        predictions = _named(model, outputs)
         names = training.output_names
         if names is not None:
             weights = weighting.by_output(weights, names, outputs)
-        if training.loss is None and not model.losses:
+        if training.loss is None and not losses:
             raise ValueError(
                 f"The Keras model {model.name!r} must have a loss. Received "
                 "none from `compile` and none from its layers. Pass `loss` "
                 "to its `compile`."
             )
         loss = RecompiledModel(training).compute_loss(None, labels, outputs, weights)
-        loss += sum(keras.ops.sum(each) for each in model.losses)
+        loss += sum(keras.ops.sum(each) for each in losses)
+        counted = Counted(labels, outputs, weights)
         if mode == ModeKeys.EVAL:
-            metric_fn = _make_metric_fn(training, self.metric_names)
-            tensors = [labels, outputs, weights, _masks(outputs)]
-            return TPUEstimatorSpec(
-                mode, predictions, loss, eval_metrics=(metric_fn, tensors)
+            metrics = of_layers.beside(
+                evaluation_metrics(training, counted, self.metric_names),
+                self.metric_names,
             )
+            return TPUEstimatorSpec(mode, predictions, loss, eval_metrics=metrics)
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
-        counted = Counted(labels, outputs, weights)
-        metrics = training_metrics(training, counted, self.metric_names)
+        train_metrics = training_metrics(training, counted, self.metric_names)
+        train_metrics = of_layers.beside(train_metrics, self.metric_names)
         return TPUEstimatorSpec(
-            mode, predictions, loss, train_op, train_metrics=metrics
+            mode, predictions, loss, train_op, train_metrics=train_metrics
         )
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
@@ -166,6 +173,10 @@ class KerasModelFn:
             slots[path].assign(values[path])
         return model
 
+    def copy_with(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """Returns a copy of `keras_model` that is not compiled, with other values."""
+        return with_values(self.keras_model, values)
+
     @property
     def inputs(self) -> dict[str, keras.KerasTensor] | None:
         """The model's symbolic inputs by name, or `None` if it has none."""
@@ -185,46 +196,45 @@ class KerasModelFn:
         outputs = model(_inputs(model, features), training=False)
         return _named(model, outputs)
 
-
-def _make_metric_fn(
-    training: CompileArguments, metric_names: Mapping[str, str]
-) -> MetricFn:
-    """Returns the `metric_fn` of the metrics of `compile`."""
-
-    def metric_fn(
-        labels: Labels,
-        outputs: PyTree,
-        weights: jax.Array | None,
-        masks: Sequence[jax.Array | None],
-    ) -> dict[str, keras.metrics.Metric]:
-        outputs = _masked(outputs, masks)
-        model = RecompiledModel(training)
-        Counted(labels, outputs, weights).by(model)
-        return results_of(model, metric_names)
-
-    return metric_fn
-
-
-def _masks(outputs: PyTree) -> list[jax.Array | None]:
-    """Returns the masks of a pytree of tensors, which copies of them lack."""
-    return [keras_layers.mask_of(each) for each in jax.tree.leaves(outputs)]
-
-
-def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
-    leaves, tree = jax.tree.flatten(outputs)
-    return jax.tree.unflatten(tree, map(keras_layers.with_mask, leaves, masks))
+    def as_outputs(self, predictions: Mapping[str, TensorLike]) -> PyTree:
+        """Returns predictions in the structure of the model's outputs."""
+        model = self.keras_model
+        structure = getattr(model, "output", None)
+        if isinstance(structure, Mapping):
+            return dict(predictions)
+        # A model of a class has no structure; see `_names`.
+        count = len(predictions)
+        names = _names(model, [None] * count)
+        if set(names) != predictions.keys():
+            return dict(predictions)
+        if count == 1 and not isinstance(structure, list | tuple):
+            return predictions[names[0]]
+        return [predictions[name] for name in names]
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:
-    """Returns features as the model's inputs; a single one has any name."""
-    inputs = getattr(model, "inputs", None) or ()
-    takes_dict = isinstance(getattr(model, "input", None), Mapping)
-    if len(inputs) != 1 or takes_dict or not isinstance(features, Mapping):
+    """Returns a model's inputs among features; a single tensor has any name."""
+    structure = getattr(model, "input", None)
+    if not isinstance(features, Mapping):
         return features
-    if len(features) != 1:
+    if isinstance(structure, Mapping):
+        return _in_structure(structure, features)
+    inputs = getattr(model, "inputs", None) or ()
+    if len(inputs) != 1 or len(features) != 1:
         return features
     (only,) = features.values()
     return only
+
+
+def _in_structure(structure: PyTree, features: Features) -> Features:
+    """Returns the features of a model's inputs, in their structure, because Keras reads
+    inputs by their order. If any is missing, it returns all features to Keras's error.
+    """
+    paths = [path for path, _ in keras.tree.flatten_with_path(structure)]
+    by_path = dict(keras.tree.flatten_with_path(features))
+    if not by_path.keys() >= set(paths):
+        return features
+    return keras.tree.pack_sequence_as(structure, [by_path[path] for path in paths])
 
 
 def _named(model: keras.Model, outputs: PyTree) -> dict[str, jax.Array]:
@@ -243,7 +253,7 @@ def _named(model: keras.Model, outputs: PyTree) -> dict[str, jax.Array]:
     return leaves
 
 
-def _names(model: keras.Model, tensors: Sequence[jax.Array]) -> list[str]:
+def _names(model: keras.Model, tensors: Sequence[jax.Array | None]) -> list[str]:
     if isinstance(model, keras.Sequential):
         return [model.layers[-1].name]
     names = getattr(model, "output_names", None)

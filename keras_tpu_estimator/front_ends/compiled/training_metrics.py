@@ -1,28 +1,39 @@
-"""The metrics of `compile`, updated during training.
+"""The metrics of `compile`, updated during training and evaluation.
 
-Each step updates the metrics with its own batch, from zero, on the devices. The
-host adds up the metrics' variables, which are small even if outputs are large.
+If all metrics only add to their variables, as those of Keras do, each step of training
+updates them with its own batch, from zero, on the devices. The host adds up the
+variables, which are small even if outputs are large. Otherwise, as in evaluation, the
+host receives labels and outputs, and updates the metrics.
 """
 
-import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.base.common.types import MetricFn, PyTree
-from keras_tpu_estimator.base.tracing.variables import VariableScope, scope_for
-from keras_tpu_estimator.base.upstream import keras_models, keras_names
+from keras_tpu_estimator.base.common.types import Labels, MetricFn, PyTree
+from keras_tpu_estimator.base.tracing.variables import (
+    ArraysByPath,
+    scope_for,
+)
+from keras_tpu_estimator.base.upstream import keras_models
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
     RecompiledModel,
 )
-
-# The name of the metric that training and evaluation add by themselves.
-LOSS = "loss"
+from keras_tpu_estimator.front_ends.compiled.metric_update import (
+    LOSS,
+    Counted,
+    MetricUpdate,
+    build,
+    masked,
+    masks_of,
+    spec_of,
+    variables_of,
+)
 
 
 class Result(keras.metrics.Metric):
@@ -61,33 +72,13 @@ _NEEDS_CONCRETE_VALUES = (
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-@dataclasses.dataclass(frozen=True)
-class Counted:
-    """The tensors of a step that metrics are computed from."""
-
-    labels: PyTree
-    outputs: PyTree
-    weights: PyTree
-
-    def by(self, model: keras.Model) -> None:
-        """Updates a model's metrics."""
-        tensors = self.labels, self.outputs, self.weights
-        # The losses of single outputs.
-        model.compute_loss(None, *tensors)
-        model.compute_metrics(None, *tensors)
-
-    def mapped(self, function: Callable[[Any], Any]) -> "Counted":
-        """Returns the same structure with a function applied to each tensor."""
-        tensors = self.labels, self.outputs, self.weights
-        return Counted(*jax.tree.map(function, tensors))
-
-
 def training_metrics(
     training: CompileArguments, counted: Counted, names: Mapping[str, str]
-) -> tuple[MetricFn, list[jax.Array]] | None:
+) -> tuple[MetricFn, list[PyTree]] | None:
     """Returns the `train_metrics` of a spec, or `None` if `compile` has no metrics."""
     try:
-        changes = _changes(training, counted)
+        update = MetricUpdate.of(training, counted)
+        are_sums = update.adds_sums()
     except _NEEDS_CONCRETE_VALUES as error:
         _logger.warning(
             "Training does not log the metrics of `compile`, because one of "
@@ -95,57 +86,104 @@ def training_metrics(
             str(error).partition("\n")[0],
         )
         return None
-    if not changes:
+    if not update.paths:
         return None
-    specs = counted.mapped(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype))
-    return _metric_fn(training, specs, names), changes
+    if are_sums:
+        metric_fn = _metric_fn_of_sums(training, counted.mapped(spec_of), names)
+        tensors: list[PyTree] = update.changes()
+    else:
+        metric_fn, tensors = evaluation_metrics(training, counted, names)
+    return _without(metric_fn, _fixed(update.reads, names)), tensors
 
 
-def _metric_fn(
+def _fixed(reads: Mapping[str, set[str]], names: Mapping[str, str]) -> frozenset[str]:
+    """Returns the names of metrics that read variables of others, after a warning."""
+    fixed = {names.get(name, name): sorted(paths) for name, paths in reads.items()}
+    for name, paths in fixed.items():
+        if paths:
+            warnings.warn(
+                f"The metric {name!r} must only use labels, outputs and its own "
+                f"variables. Received one that reads {paths}, which an estimator "
+                "does not train. It is left out of the logs of training. Remove it; "
+                "the event files contain `learning_rate`.",
+                UserWarning,
+                stacklevel=2,
+            )
+    return frozenset(name for name, paths in fixed.items() if paths)
+
+
+def _without(metric_fn: MetricFn, left_out: frozenset[str]) -> MetricFn:
+    """Returns a `metric_fn` that lacks some results."""
+    if not left_out:
+        return metric_fn
+
+    def of_others(*tensors: PyTree) -> dict[str, keras.metrics.Metric]:
+        results = metric_fn(*tensors)
+        return {name: each for name, each in results.items() if name not in left_out}
+
+    return of_others
+
+
+def evaluation_metrics(
+    training: CompileArguments, counted: Counted, names: Mapping[str, str]
+) -> tuple[MetricFn, list[PyTree]]:
+    """Returns the `eval_metrics` of a spec."""
+
+    def metric_fn(
+        labels: Labels,
+        outputs: PyTree,
+        weights: PyTree,
+        masks: Sequence[jax.Array | None],
+    ) -> dict[str, keras.metrics.Metric]:
+        model = RecompiledModel(training)
+        counted = Counted(labels, masked(outputs, masks), weights)
+        _begin(model, counted)
+        counted.by(model)
+        return results_of(model, names)
+
+    return metric_fn, [*counted.tensors, masks_of(counted.outputs)]
+
+
+def _metric_fn_of_sums(
     training: CompileArguments, specs: Counted, names: Mapping[str, str]
 ) -> MetricFn:
-    """Returns the `metric_fn` that adds up the updates of steps."""
+    """Returns the `metric_fn` that adds up the changes of steps."""
 
     def metric_fn(*changes: jax.Array) -> dict[str, keras.metrics.Metric]:
         model = RecompiledModel(training)
-        # Metrics create their variables in their first update.
-        specs.mapped(_zeros).by(model)
+        zeros = specs.mapped(_zeros)
+        before = _begin(model, zeros)
+        # Some metrics create variables in their first update.
+        zeros.by(model)
         scope = scope_for("metric_fn")
-        for variable, change in zip(_variables(model), changes, strict=True):
-            before = scope.value_before(variable)
-            variable.assign(before + jnp.sum(change, axis=0, dtype=before.dtype))
+        for variable, change in zip(variables_of(model), changes, strict=True):
+            start = before.get(variable.path, scope.value_before(variable))
+            variable.assign(start + jnp.sum(change, axis=0, dtype=start.dtype))
         return results_of(model, names)
 
     return metric_fn
 
 
-class _Uncounted(VariableScope):
-    """A scope inside that of a program, whose variables the program lacks."""
-
-    def _introduce(self, path: str) -> None:
-        self.values[path] = self.before[path] = self._initial(path)
-
-
-def _changes(training: CompileArguments, counted: Counted) -> list[jax.Array]:
-    """Returns the changes of the variables in a step, as `[1, ...]`."""
-    scope = _Uncounted({}, {}, {})
-    with keras_names.fresh_names(), scope:
-        model = RecompiledModel(training)
-        counted.by(model)
-        return [
-            (variable.value - scope.value_before(variable))[None]
-            for variable in _variables(model)
-        ]
-
-
-def _variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of a model's metrics, in the order of creation."""
-    return [
-        variable
-        for metric in model.metrics
-        if metric.name != LOSS
-        for variable in metric.variables
-    ]
+def _begin(model: keras.Model, counted: Counted) -> ArraysByPath:
+    """Builds a model's metrics, and resets them in the first step, as `fit` does, which
+    may set other values than initial ones. Returns their values by path.
+    """
+    build(model, counted)
+    variables = variables_of(model)
+    before = {variable.path: variable.value for variable in variables}
+    has_begun = keras.Variable(
+        False,
+        dtype="bool",
+        trainable=False,
+        synchronization="on_read",
+        name="has_begun",
+    )
+    model.reset_metrics()
+    for variable in variables:
+        value = before[variable.path]
+        variable.assign(jnp.where(has_begun.value, value, variable.value))
+    has_begun.assign(True)
+    return {variable.path: variable.value for variable in variables}
 
 
 def _zeros(spec: jax.ShapeDtypeStruct) -> jax.Array:

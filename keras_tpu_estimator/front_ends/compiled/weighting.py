@@ -76,6 +76,8 @@ def by_class(
             f"class for each example. Received labels: {shown(labels)}. Yield "
             "(features, labels, sample_weights) from `input_fn` instead."
         )
+    if labels.dtype == bool:
+        labels = labels.astype(jnp.int32)
     classes = labels
     if labels.ndim == 2:
         is_column = labels.shape[1] == 1

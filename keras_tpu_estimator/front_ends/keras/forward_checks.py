@@ -10,12 +10,14 @@ from keras_tpu_estimator.base.tracing.analyses import FixedWeight
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 
-# The lines that already caused the warning, as in Python's `warnings`.
-_warned: dict[Any, Any] = {}
 
+def warn_of_label_shapes(
+    registry: dict[Any, Any], forward: Captured, *args: Any
+) -> None:
+    """Warns if labels and outputs are broadcast to a tensor of all pairs.
 
-def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
-    """Warns if labels and outputs are broadcast to a tensor of all pairs."""
+    `registry` has a program's warnings so far, as in Python's `warnings`.
+    """
     is_label = [
         number == 1 for number, tree in enumerate(args) for _ in jax.tree.leaves(tree)
     ]
@@ -30,7 +32,7 @@ def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
             UserWarning,
             each.file,
             each.line,
-            registry=_warned,
+            registry=registry,
         )
 
 

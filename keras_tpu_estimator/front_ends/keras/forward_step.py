@@ -31,7 +31,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     store.enter(forward, *args)
     check_can_be_sharded(call, forward)
     if call.mode != ModeKeys.PREDICT:
-        warn_of_label_shapes(forward, *args)
+        warn_of_label_shapes(store.warned, forward, *args)
     seeds = seed_paths(forward.objects)
     shards = cores.shards(forward.objects)
     forward = forward.gathering(shards, None, cores.axis_sizes)

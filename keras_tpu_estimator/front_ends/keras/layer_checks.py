@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -37,6 +37,8 @@ def layers_checked(policies: set[str], warns: bool) -> Iterator[None]:
     ) -> None:
         if isinstance(layer, _HOST_LAYERS):
             _reject_traced_inputs(layer, (args, kwargs))
+        if isinstance(layer, keras.Model):
+            _check_inputs(layer, args[0] if args else kwargs.get("inputs"))
         policies.add(layer.dtype_policy.name)
         if warns and isinstance(layer, keras.Model):
             step = type(layer).train_step
@@ -94,3 +96,35 @@ def _policies_found(policies: set[str]) -> str:
         return "`model_fn` calls no layers"
     names = ", ".join(map(repr, sorted(policies)))
     return f"the layers have {names}"
+
+
+def _check_inputs(layer: keras.Model, inputs: Any) -> None:
+    """Checks that a functional model with a dict of inputs reads the right ones.
+
+    Keras reads tensors of a dict by their order, so that another key before an input
+    would take its place.
+    """
+    structure = getattr(layer, "input", None)
+    if not isinstance(inputs, Mapping) or not isinstance(structure, Mapping):
+        return
+    expected = [path for path, _ in keras.tree.flatten_with_path(structure)]
+    received = [path for path, _ in keras.tree.flatten_with_path(inputs)]
+    is_complete = set(expected) <= set(received)
+    if not is_complete or received[: len(expected)] == expected:
+        return
+    raise ValueError(
+        f"The Keras model {layer.name!r} must be called with a dict of its inputs, "
+        f"{_joined(expected)}, because Keras reads the tensors of a dict by their "
+        f"order. Received: {_joined(received)}. "
+        + _advice([path for path in received if path not in expected], structure)
+    )
+
+
+def _advice(additional: list[Any], structure: Mapping[str, Any]) -> str:
+    if additional:
+        return f"Remove {_joined(additional)} from the dict."
+    return f"Pass the tensors in the model's order, in a {type(structure).__name__}."
+
+
+def _joined(paths: list[Any]) -> str:
+    return ", ".join(repr("/".join(map(str, path))) for path in paths)

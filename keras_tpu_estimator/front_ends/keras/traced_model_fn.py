@@ -32,7 +32,7 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
-from keras_tpu_estimator.front_ends.keras import layer_checks
+from keras_tpu_estimator.front_ends.keras import batch_normalization, layer_checks
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 
 
@@ -88,6 +88,7 @@ class TracedModelFn:
             keras_devices.on_platform(self.example.cores.platform),
             self.options.scope(),
             layer_checks.layers_checked(self.policies, warns=training),
+            batch_normalization.synchronizing(self.options.synchronize_batch_norm),
             recording.only_to(collector),
             names_collected() as named,
             tf1_calls.rejected(),

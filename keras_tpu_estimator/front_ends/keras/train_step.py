@@ -69,7 +69,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
     check_can_be_sharded(call, forward.last)
-    warn_of_label_shapes(forward.last, *args, forward.example_answers)
+    warn_of_label_shapes(store.warned, forward.last, *args, forward.example_answers)
     warn_of_fixed_weights(forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)

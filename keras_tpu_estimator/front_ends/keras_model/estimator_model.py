@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.spec import Spec
@@ -24,6 +25,8 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size, named_leaves
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
+from keras_tpu_estimator.front_ends.keras.front_end import OfKerasModel
+from keras_tpu_estimator.front_ends.keras_model.linked_copy import LinkedCopy
 from keras_tpu_estimator.front_ends.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.front_ends.keras_model.program_model import FOR_METRIC_FN
 
@@ -68,6 +71,7 @@ class EstimatorModel(SavedByWeights):
     def __init__(self, program: DistributedProgram, front_end: FrontEnd):
         super().__init__(program, front_end)
         self._made_metrics: dict[str, HostMetrics] = {}
+        self._copy: LinkedCopy | None = None
 
     @classmethod
     def from_model_fn(
@@ -122,7 +126,7 @@ class EstimatorModel(SavedByWeights):
         """Predicts as `keras.Model.predict` does."""
         self._prepare_from(ModeKeys.PREDICT, x, None, kwargs)
         with self._apart():
-            return super().predict(x, **kwargs)
+            return self._as_outputs(super().predict(x, **kwargs))
 
     def train_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.train_on_batch` does."""
@@ -140,7 +144,57 @@ class EstimatorModel(SavedByWeights):
         """Predicts as `keras.Model.predict_on_batch` does."""
         self._prepare_from(ModeKeys.PREDICT, x, None, {"batch_size": _WHOLE})
         with self._apart():
-            return super().predict_on_batch(x)
+            return self._as_outputs(super().predict_on_batch(x))
+
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """The layers of a copy of the model of `from_keras`, with the current
+        values; no layers for a `model_fn`, which makes layers in its trace.
+        """
+        if self._of_keras is None:
+            return []
+        layers: list[keras.layers.Layer] = self._updated_copy("layers").layers
+        return layers
+
+    def get_layer(
+        self, name: str | None = None, index: int | None = None
+    ) -> keras.layers.Layer:
+        """Returns one of `layers`."""
+        return self._updated_copy("get_layer").get_layer(name, index)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls a copy of the model of `from_keras`, with the current values."""
+        return self._updated_copy("__call__")(*args, **kwargs)
+
+    @property
+    def _of_keras(self) -> OfKerasModel | None:
+        return self.front_end.keras_model
+
+    def _as_outputs(self, predictions: Any) -> Any:
+        if self._of_keras is None or not isinstance(predictions, Mapping):
+            return predictions
+        return self._of_keras.as_outputs(predictions)
+
+    def _updated_copy(self, name: str) -> keras.Model:
+        """Returns a copy of the model of `from_keras`, or raises an error that names
+        an attribute.
+        """
+        if self._of_keras is None:
+            raise NotImplementedError(
+                f"`model.{name}` needs the Keras model of `from_keras`. Received a "
+                "model of a model_fn, which makes its layers in each trace. Call "
+                "`model.predict` or `predict_on_batch`, and read variables by their "
+                "`path` among `model.variables`."
+            )
+        variables = self.program.store.variables
+        values = {
+            path: jnp.copy(variable.value)
+            for path, variable in variables.items()
+            if has_value(variable)
+        }
+        if self._copy is None:
+            self._copy = LinkedCopy(self._of_keras.copy_with(values), variables)
+        return self._copy.updated(values)
 
     def make_train_function(self, force: bool = False) -> None:
         """Makes the function that `fit` calls for each batch."""
