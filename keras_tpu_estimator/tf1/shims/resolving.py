@@ -22,6 +22,7 @@ from keras_tpu_estimator.tf1.names.catalogue import (
 from keras_tpu_estimator.tf1.shims.old_libraries import (
     accept_overrides_without_mask,
 )
+from keras_tpu_estimator.tf1.shims.stand_ins import StandIn, stored
 
 _PACKAGE = str(pathlib.Path(__file__).parents[2])
 
@@ -68,7 +69,7 @@ class MissingNameError(AttributeError):
         super().__init__(" ".join(part for part in parts if part))
 
 
-class LookAlike(types.ModuleType):
+class LookAlike(StandIn):
     """A module of TF1 with supplied names, and TensorFlow's for all others.
 
     Its `path` lacks 'tf.' and is "" for `tf` itself.
@@ -79,22 +80,24 @@ class LookAlike(types.ModuleType):
 
     def __init__(self, path: str):
         super().__init__(f"tensorflow.{path}" if path else "tensorflow")
-        self.__dict__["_kte_path"] = path
+        stored(self)["_kte_path"] = path
 
     def __getattr__(self, name: str) -> Any:
         """Returns the object with this name, looked up on first use."""
         if name == "__all__":
             return dir(self)  # This is for `import *`.
+        if name == "__file__":
+            return getattr(_behind(self._kte_path), name)
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(below(self._kte_path, name))
-        self.__dict__[name] = value
+        stored(self)[name] = value
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
         """Keeps a function when `import` sets a module of the same name."""
         entry = catalogue().entries.get(below(self._kte_path, name))
-        if not (entry and entry.module):
+        if not (entry and entry.module and isinstance(value, types.ModuleType)):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
@@ -112,6 +115,10 @@ class LookAlike(types.ModuleType):
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r} as TF1 had it>"
+
+    def __reduce__(self) -> Any:
+        """Pickles the module by its name."""
+        return resolve_module, (self._kte_path,)
 
 
 @functools.cache
