@@ -68,9 +68,7 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
         kernel = tf.get_variable("kernel", [both.shape[1], 4 * self._units])
         gates = tf.matmul(both, kernel)
         if not self._is_normed:
-            gates += tf.get_variable(
-                "bias", [4 * self._units], initializer=tf.zeros_initializer()
-            )
+            gates += tf.get_variable("bias", [4 * self._units])
         names = ("input", "transform", "forget", "output")
         i, j, f, o = (
             self._norm(gate, name)

@@ -96,7 +96,8 @@ class OldModule(StandIn):
         copied = {"__spec__", "__loader__", "__package__"} & {*vars(module)}
         attributes.update({name: vars(module)[name] for name in copied})
         attributes.update(names)
-        attributes.update(_kte_module=module, _kte_names=dict(names), _kte_hidden={})
+        attributes["_kte_module"] = module
+        attributes["_kte_names"], attributes["_kte_hidden"] = dict(names), {}
 
     def __getattr__(self, name: str) -> Any:
         """Returns the installed module's attribute of this name."""
@@ -143,7 +144,7 @@ class OldModule(StandIn):
 
 def installed(module: types.ModuleType) -> types.ModuleType:
     """Returns the installed module behind an `OldModule`, or the module itself."""
-    return module._kte_module if isinstance(module, OldModule) else module
+    return stored(module)["_kte_module"] if isinstance(module, OldModule) else module
 
 
 def as_in_2018(module: Any) -> Any:
