@@ -69,6 +69,10 @@ class MissingNameError(AttributeError):
         super().__init__(" ".join(part for part in parts if part))
 
 
+class _BrokenLibrary(ModuleNotFoundError):
+    """An installed library whose dependency is not installed."""
+
+
 class LookAlike(StandIn):
     """A module of TF1 with supplied names, and TensorFlow's for all others.
 
@@ -198,7 +202,13 @@ def _imported(path: str, module: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != top or top not in _EXTRA:
+        if error.name != top and top in {*_EXTRA, *_OPTIONAL}:
+            raise _BrokenLibrary(
+                f"`tf.{path}` is supplied by {_EXTRA.get(top, top)}, which needs "
+                f"{error.name}. It is not installed. Run `pip install {error.name}`.",
+                name=error.name,
+            ) from error
+        if top not in _EXTRA:
             raise
         raise ImportError(
             f"`tf.{path}` is supplied by {_EXTRA[top]}, which is not "
@@ -361,6 +371,14 @@ def lookup(dotted_name: str) -> Name:
         path = canonical(f"{dotted_name}.".removeprefix("tf.").strip("."))
     if not path:
         return Name("tf", Status.SUPPLIED)
+    try:
+        return _looked_up(path)
+    except _BrokenLibrary as error:
+        return Name(f"tf.{path}", Status.MISSING, str(error))
+
+
+def _looked_up(path: str) -> Name:
+    """Looks up a canonical path; a library without a dependency raises an error."""
     shown = f"tf.{path}"
     parts = path.split(".")
     for number in range(1, len(parts) + 1):
@@ -370,7 +388,7 @@ def lookup(dotted_name: str) -> Name:
         except MissingNameError as error:
             return Name(shown, Status.MISSING, error.advice)
         except ImportError as error:
-            if not is_supplied(part):
+            if isinstance(error, _BrokenLibrary) or not is_supplied(part):
                 raise
             return Name(shown, Status.SUPPLIED, str(error))
         if not (inspect.ismodule(found) or inspect.isclass(found)):
