@@ -21,7 +21,7 @@ class StandIn(types.ModuleType):
         cls.__name__ = types.ModuleType.__name__
 
     @property
-    def __dict__(self) -> Any:
+    def __dict__(self) -> Any:  # type: ignore[override]
         """All attributes, as a mapping that reads and sets them."""
         return _Attributes(self)
 

@@ -87,7 +87,7 @@ class Head(BaseHead):
     weight_column: Any = None
     loss_reduction: str = MEAN
     loss_fn: Callable[..., Any] | None = None
-    name: str | None = None  # type: ignore[assignment] - a property above
+    name: str | None = None
 
     def __post_init__(self) -> None:
         known = sorted(set(tf.losses.Reduction.all()) - {tf.losses.Reduction.NONE})

@@ -159,7 +159,7 @@ def check_labels(heads: Sequence[Any], labels: Any, mode: str) -> None:
         )
 
 
-def split_logits(heads: Sequence[Any], logits: Any) -> Mapping[str, Any]:
+def split_logits(heads: Sequence[Any], logits: Any) -> Mapping[Any, Any]:
     """Returns logits by head."""
     if isinstance(logits, Mapping):
         missing = [head.name for head in heads if head.name not in logits]
@@ -180,7 +180,7 @@ def split_logits(heads: Sequence[Any], logits: Any) -> Mapping[str, Any]:
     return dict(zip(names, tf.split(logits, sizes, -1), strict=True))
 
 
-def merged_predictions(specs: Mapping[str, EstimatorSpec]) -> dict[Any, Any]:
+def merged_predictions(specs: Mapping[Any, EstimatorSpec]) -> dict[Any, Any]:
     """Returns the predictions of all heads by pairs of head and key."""
     return {
         (name, key): value
@@ -189,11 +189,11 @@ def merged_predictions(specs: Mapping[str, EstimatorSpec]) -> dict[Any, Any]:
     }
 
 
-def merged_outputs(specs: Mapping[str, EstimatorSpec]) -> dict[str, Any]:
+def merged_outputs(specs: Mapping[Any, EstimatorSpec]) -> dict[str, Any]:
     """Returns the signatures of all heads, of which the first head's is the default."""
     first = next(iter(specs.values()))
     outputs: dict[str, Any] = {_DEFAULT: (first.export_outputs or {})[_DEFAULT]}
-    predicted = {}
+    predicted: dict[str, Any] = {}
     for name, spec in specs.items():
         for key, output in (spec.export_outputs or {}).items():
             outputs[name if key == _DEFAULT else f"{name}/{key}"] = output
