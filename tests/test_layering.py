@@ -76,8 +76,13 @@ MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = (
     "tf1.reimplemented.",
+    "tf1_tools.tf_estimator.class_heads",
+    "tf1_tools.tf_estimator.head_functions",
     "tf1_tools.tf_estimator.heads",
+    "tf1_tools.tf_estimator.logit_fns",
+    "tf1_tools.tf_estimator.multi_head",
     "tf1_tools.tf_estimator.premade",
+    "tf1_tools.tf_estimator.public_head",
 )
 # Libraries whose distribution and module have different names.
 DISTRIBUTIONS = {

@@ -57,13 +57,15 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
 
 
 def _behave_as_tf1() -> None:
-    """Sets TF1's global settings: graphs, and shapes of `Dimension`s."""
+    """Sets TF1's global settings: graphs, their loops, and shapes of `Dimension`s."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
     v1.disable_eager_execution()
     v1.disable_v2_tensorshape()
     v1.disable_tensor_equality()
+    # A loop that has run in a session can then still get gradients.
+    v1.disable_control_flow_v2()
     give_back()
     hide_deprecations()
     hide_library_lines()

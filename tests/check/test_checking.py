@@ -193,6 +193,21 @@ def test_libraries_that_supply_names_get_version_1(program, tmp_path, monkeypatc
     assert report.runs
 
 
+def test_missing_dependencies_of_a_library_are_reported(
+    program, tmp_path, monkeypatch
+) -> None:
+    folder = tmp_path / "installed" / "tensorflow_gan"
+    folder.mkdir(parents=True)
+    folder.joinpath("__init__.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "tensorflow_gan", raising=False)
+    report = program("tf.contrib.gan.losses()\n")
+    monkeypatch.undo()
+    (finding,) = report.with_verdict(Verdict.MISSING)
+    assert "tensorflow_gan, which needs not_installed" in finding.advice
+    assert "Run `pip install not_installed`." in finding.advice
+
+
 MODEL_FN = """
     import modeling
     from modeling import Model
@@ -330,6 +345,31 @@ def test_modules_on_the_path_are_followed(tmp_path, monkeypatch) -> None:
     (tmp_path / "package" / "main.py").write_text("import more, package.more\n")
     monkeypatch.chdir(tmp_path)
     assert len(check(pathlib.Path("package/main.py")).files) == 2
+
+
+def test_installed_libraries_on_the_path_are_not_followed(
+    tmp_path, monkeypatch
+) -> None:
+    run = tmp_path / "run" / "train.py"
+    libraries = tmp_path / "libraries"
+    for file, text in {
+        run: "import library, single, own\n",
+        libraries / "library" / "__init__.py": HEAD + "tf.no()\n",
+        libraries / "single.py": HEAD + "tf.no()\n",
+        libraries / "own.py": "",
+        libraries
+        / "library-1.dist-info"
+        / "RECORD": "library/__init__.py,,\nsingle.py,,",
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(libraries))
+    assert [each.name for each in check(run).files] == ["own.py", "train.py"]
+    # A file of a library is followed if it is what is checked.
+    main = libraries / "library" / "main.py"
+    main.write_text("import library, single\n")
+    found = [each.name for each in check(main).files]
+    assert found == ["__init__.py", "main.py"]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig, tpu
+from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import with_features
 
 X = np.ones((8, 1), "float32")
 
@@ -228,3 +229,21 @@ def test_export_of_a_plain_estimator_has_one_metagraph(tmp_path):
     two = tpu.export_estimator_savedmodel(made, tmp_path / "2", receiver)
     loaded = tf.saved_model.load_v2(two, ["serve", "tpu"])
     assert loaded.signatures["serving_default"](x=tf.constant(x))["y"] == 3
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "b"], [["a"], ["b"]], [b"a", b"b"], np.array(["a", "b"])]
+)
+def test_strings_of_input_fn_may_be_in_lists(words):
+    features, labels = with_features(({"word": words, "x": [1.0, 2.0]}, [0, 1]))
+    assert np.ravel(features["word"]).astype("S1").tolist() == [b"a", b"b"]
+    assert np.shape(features["word"]) == np.shape(words)
+    assert labels.tolist() == [0, 1]
+
+
+def test_strategy_of_contrib_with_one_device_is_accepted():
+    from keras_tpu_estimator.tf1.shims.resolving import resolve
+
+    strategy = resolve("contrib.distribute").OneDeviceStrategy("device:CPU:0")
+    assert strategy.num_replicas_in_sync == 1
+    assert RunConfig(train_distribute=strategy).train_distribute is strategy

@@ -164,6 +164,20 @@ def test_averages_are_saved_under_the_names_of_variables(session, tmp_path):
     np.testing.assert_allclose(saved("x/ExponentialMovingAverage"), x)
 
 
+def test_averages_of_some_variables_are_saved():
+    with tf.Graph().as_default():
+        a, b = (tf.get_variable(name, initializer=[1.0]) for name in "ab")
+        inner = tf.train.GradientDescentOptimizer(1.0)
+        optimizer = tf.contrib.opt.MovingAverageOptimizer(inner, 0.75)
+        optimizer.minimize(tf.reduce_sum(a + b))
+        average = next(v for v in tf.global_variables() if v.op.name[:2] == "a/")
+        saver = optimizer.swapping_saver([a, average])
+        assert saver._var_list == {"a": average, average.op.name: a}
+        for one in ([a], [average], {"x": a}):
+            with pytest.raises(ValueError, match="Received only one of 'a' and 'a/"):
+                optimizer.swapping_saver(one)
+
+
 def test_gradients_are_clipped_by_their_global_norm(session):
     optimizer = tf.contrib.estimator.clip_gradients_by_norm(
         tf.train.GradientDescentOptimizer(1.0), 1.0
@@ -366,6 +380,13 @@ def test_shapes_of_elements_are_asserted(session):
     assert session.run(element)[0]["b"].tolist() == [1]
 
 
+def test_shapes_of_unknown_rank_are_not_asserted():
+    data = tf.data.Dataset.from_tensors((floats(2), floats(3, 4)))
+    shapes = tf.TensorShape(None), tf.TensorShape([None, 4])
+    data = data.apply(tf.contrib.data.assert_element_shape(shapes))
+    assert [each.as_list() for each in tf.data.get_output_shapes(data)] == [[2], [3, 4]]
+
+
 # Layers.
 
 
@@ -427,7 +448,7 @@ def hparams():
 
 
 def test_hyperparameters_are_read_from_text():
-    own = hparams().parse("rate=1,layers=[4,2],layers[1]=3,is_on=true")
+    own = hparams().parse("rate=1,layers=[4,2],is_on=true").parse("layers[1]=3")
     assert own.values() == {
         "rate": 1.0,
         "layers": [4, 3],
@@ -454,6 +475,10 @@ def test_hyperparameters_are_read_from_text():
         ("layers=4", "'layers' must be a list"),
         ("name=[a]", "'name' must be a single value"),
         ("nothing", "must be 'name=value'"),
+        ("rate=1,rate=2", "must have one value. Received several of 'rate'"),
+        ("layers[1]=1,layers[1]=2", "Received several of 1"),
+        ("layers=[1,2],layers[1]=2", "Received several of 'layers'"),
+        ("layers[1]=[1,2]", r"must be a single value. Received: 'layers\[1\]"),
     ],
 )
 def test_hyperparameters_that_cannot_be_read_are_named(text, message):
@@ -473,6 +498,25 @@ def test_hyperparameters_have_types_and_names():
         own.set_hparam("other", 1)
     own.set_hparam("rate", 1)
     assert isinstance(own.rate, float)
+    own.set_hparam("layers", [np.int64(4)])
+    assert own.layers == [4] and type(own.layers[0]) is int
+    for name, value in {"layers": [4.0], "is_on": 1, "name": None}.items():
+        with pytest.raises(ValueError, match="must be of type"):
+            own.set_hparam(name, value)
+    assert own.get("rate", 2) == 1.0 and own.get("layers", [1]) == [4]
+    for name, value in {"rate": "fast", "layers": 4, "is_on": "yes"}.items():
+        with pytest.raises(ValueError, match=f"{name!r} must be "):
+            own.get(name, value)
+
+
+def test_hyperparameters_are_shown_as_text_that_can_be_parsed():
+    own = hparams().parse("rate=2, layers=[4, 5],  name=other")
+    assert str(own) == "rate=2.0,layers=[4, 5],name=other,is_on=False,none=None"
+    assert repr(own).startswith("HParams([('is_on', False), ('layers', [4, 5])")
+    own.del_hparam("none")
+    copy = hparams()
+    copy.del_hparam("none")
+    assert copy.parse(str(own)).values() == own.values()
 
 
 # Exports and summaries.

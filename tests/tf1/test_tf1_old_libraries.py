@@ -4,6 +4,7 @@ import collections
 import importlib
 import inspect
 import sys
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -18,15 +19,22 @@ IMPORTS = """
 import base64
 import collections
 import collections.abc
+import copy
 import importlib
 import inspect
+import os
+import pickle
 import time
+import types
+import unittest.mock
 import numpy
 import numpy as np
 import numpy.linalg as la
 from collections import Iterable, OrderedDict
 from fractions import gcd
+from unittest import mock
 from numpy import float_
+import tensorflow
 """
 
 
@@ -72,6 +80,16 @@ def program(code):
         ("importlib.import_module('tensorflow_estimator').estimator", None),
         ("importlib.import_module('tensorflow.contrib.gan')", None),
         ("importlib.util.find_spec('nothing')", None),
+        ("type(time).__name__, isinstance(np, types.ModuleType)", ("module", True)),
+        ("vars(np)['sort'] is np.sort, 'clock' in vars(time)", (True, True)),
+        ("'nothing' in vars(time), len(vars(time)) == len(dir(time))", (False, True)),
+        ("inspect.getmodule(np.linalg.norm), inspect.getmodule(la)", (np.linalg,) * 2),
+        ("inspect.getmodule(OrderedDict) is collections", True),
+        ("importlib.reload(collections) is collections", True),
+        ("importlib.reload(tensorflow) is tensorflow", True),
+        ("pickle.loads(pickle.dumps((np, np.sum))) == (np, np.sum)", True),
+        ("copy.deepcopy(tensorflow.contrib.opt) is tensorflow.contrib.opt", True),
+        ("os.path.basename(tensorflow.__file__)", "__init__.py"),
     ],
 )
 def test_script_has_old_names(code, expected):
@@ -99,6 +117,65 @@ def test_assignments_of_a_script_are_global(monkeypatch):
     monkeypatch.setattr(np, "sort", np.sort)
     names = program("np.sort = len\nresult = np.sort")
     assert names["result"] is len and np.sort is len
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "time.sleep",
+        "time.clock",
+        "inspect.getsource",
+        "inspect.getargspec",
+        "collections.OrderedDict",
+        "numpy.sum",
+        "numpy.float_",
+        "importlib.import_module",
+        "tensorflow.constant",
+        "tensorflow.gfile.Exists",
+        "tensorflow.contrib.framework.arg_scope",
+    ],
+)
+def test_patches_of_modules_end(name):
+    names = program(f"""
+owner = {name.rpartition(".")[0]}
+def read():
+    return {name}
+before = read()
+with mock.patch.object(owner, {name.rpartition(".")[2]!r}) as fake:
+    inside = read() is fake
+after = read()
+""")
+    assert names["inside"] and names["after"] is names["before"]
+    top, _, attribute = name.partition(".")
+    if top != "tensorflow":
+        module = importlib.import_module(top)
+        assert not isinstance(getattr(module, attribute, None), unittest.mock.Mock)
+    program("np.sum([1]), importlib.import_module('os')")
+
+
+@pytest.mark.parametrize("name", ["time.sleep", "tensorflow.train.latest_checkpoint"])
+@pytest.mark.parametrize("patch", ["mock.patch", "unittest.mock.patch"])
+def test_patches_by_name_reach_the_script(name, patch):
+    names = program(f"""
+before = {name}
+with {patch}({name!r}) as fake:
+    {name}(1)
+after = {name}
+""")
+    assert names["fake"].called and names["after"] is names["before"]
+
+
+def test_deleted_names_are_missing_until_they_are_set():
+    names = program("""
+old = np.sum
+del np.sum
+missing = not hasattr(np, "sum"), "sum" not in vars(np)
+np.sum = old
+""")
+    assert names["missing"] == (True, True)
+    assert np.sum([1, 2]) == 3 and names["np"].sum(i for i in [1, 2]) == 3
+    with pytest.raises(AttributeError):
+        program("del time.nothing")
 
 
 def test_arguments_of_functions_with_annotations_are_refused():

@@ -12,7 +12,8 @@ from helpers import slow, some_slow
 from tf1_golden import golden
 
 from keras_tpu_estimator.errors import NanLossDuringTrainingError
-from keras_tpu_estimator.tf1_tools.tf_estimator import heads, premade
+from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1_tools.tf_estimator import class_heads, heads, premade
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import (
     Estimator,
     add_metrics,
@@ -98,29 +99,33 @@ def spec_of(head, labels, logits=None, mode="train", features=None, **settings):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: heads.MultiClassHead(2), "`n_classes` must be an integer above 2"),
+        (
+            lambda: class_heads.MultiClassHead(2),
+            "`n_classes` must be an integer above 2",
+        ),
         (lambda: heads.RegressionHead(label_dimension=0), "`label_dimension` must"),
         (
             lambda: heads.RegressionHead(loss_reduction="none"),
             "`loss_reduction` must be one of",
         ),
-        (lambda: spec_of(heads.BinaryClassHead(), None), "Received: no labels"),
+        (lambda: spec_of(class_heads.BinaryClassHead(), None), "Received: no labels"),
         (
-            lambda: spec_of(heads.BinaryClassHead(), np.zeros((4, 2))),
+            lambda: spec_of(class_heads.BinaryClassHead(), np.zeros((4, 2))),
             r"Labels must have the shape \[batch, ..., 1\]. Received labels",
         ),
         (
-            lambda: spec_of(heads.MultiClassHead(3), np.zeros(4, "float32")),
+            lambda: spec_of(class_heads.MultiClassHead(3), np.zeros(4, "float32")),
             "Labels must be integers. Received labels of dtype float32",
         ),
         (
             lambda: spec_of(
-                heads.MultiClassHead(3, label_vocabulary=["a", "b", "c"]), np.zeros(4)
+                class_heads.MultiClassHead(3, label_vocabulary=["a", "b", "c"]),
+                np.zeros(4),
             ),
             "With `label_vocabulary`, labels must be strings",
         ),
         (
-            lambda: spec_of(heads.BinaryClassHead(), np.zeros(4), optimizer=None),
+            lambda: spec_of(class_heads.BinaryClassHead(), np.zeros(4), optimizer=None),
             "Training needs either `optimizer` or `train_op_fn`",
         ),
         (
@@ -140,7 +145,9 @@ def test_a_head_says_what_is_wrong(make, message):
 
 def test_logits_have_the_size_of_the_head():
     with tf.Graph().as_default(), pytest.raises(ValueError, match="last layer of 1 u"):
-        heads.BinaryClassHead().create_estimator_spec({}, "infer", tf.zeros([4, 2]))
+        class_heads.BinaryClassHead().create_estimator_spec(
+            {}, "infer", tf.zeros([4, 2])
+        )
 
 
 @pytest.mark.parametrize(
@@ -190,6 +197,12 @@ def test_extensions_check_their_arguments(tmp_path):
             extended.model_fn({"x": tf.zeros([2, 1])}, None, "infer", made.config)
 
 
+@pytest.mark.parametrize("keys", [1, ["x", 1], {"x": 1}, {"x"}])
+def test_keys_of_features_must_be_strings(keys, tmp_path):
+    with pytest.raises(TypeError, match="`keys` must be a string or a list of"):
+        forward_features(Estimator(model_fn, tmp_path), keys)
+
+
 def test_sparse_features_become_dense_predictions(tmp_path):
     plain = Estimator(model_fn, tmp_path)
     made = forward_features(plain, "ids", {"ids": -1})
@@ -203,6 +216,46 @@ def test_sparse_features_become_dense_predictions(tmp_path):
         spec = made.model_fn(features, None, "infer", made.config)
         found = session.run(spec.predictions["ids"])
     np.testing.assert_array_equal(found, [[5, -1], [-1, 6]])
+
+
+@pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
+def test_logits_of_ready_made_models():
+    columns = [tf.feature_column.numeric_column("x", [3])]
+    experimental = resolve("estimator.experimental")
+    network = experimental.dnn_logit_fn_builder(
+        units=2,
+        hidden_units=[4],
+        feature_columns=columns,
+        activation_fn=tf.nn.relu,
+        dropout=None,
+        input_layer_partitioner=None,
+        batch_norm=True,
+    )
+    linear = experimental.linear_logit_fn_builder(2, columns)
+    with tf.Graph().as_default(), tf.variable_scope("root"):
+        features = {"x": tf.ones([2, 3])}
+        for function in (network, linear):
+            logits = experimental.call_logit_fn(function, features, "train", {}, None)
+            assert logits.shape == [2, 2]
+        names = [v.op.name.removeprefix("root/") for v in tf.global_variables()]
+    norm = "hiddenlayer_0/batchnorm_0/"
+    # As TensorFlow 1.15 has them.
+    assert names == [
+        "hiddenlayer_0/kernel",
+        "hiddenlayer_0/bias",
+        *(f"{norm}{n}" for n in ("gamma", "beta", "moving_mean", "moving_variance")),
+        "logits/kernel",
+        "logits/bias",
+        "linear_model/x/weights",
+        "linear_model/bias_weights",
+    ]
+    with pytest.raises(ValueError, match="`units` must be an integer"):
+        experimental.dnn_logit_fn_builder(2.5, [4], columns, None, None, None, False)
+    for wrong in (3, {1: tf.ones([1])}, {"a": 3}):
+        with pytest.raises(ValueError, match="`logit_fn` must return a tensor"):
+            experimental.call_logit_fn(
+                lambda features, wrong=wrong: wrong, {}, "eval", {}, None
+            )
 
 
 X = np.random.RandomState(0).normal(size=(20, 3)).astype("float32")

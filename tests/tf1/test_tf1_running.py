@@ -113,6 +113,28 @@ def test_info_lines_of_libraries_are_not_logged(tmp_path):
     ]
 
 
+@pytest.mark.rows(1)
+@pytest.mark.usefixtures("forked_programs")
+def test_loops_that_have_run_have_gradients(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import tensorflow as tf\n"
+        "x = tf.constant(2.0)\n"
+        "step = lambda i, y: (i + 1, y * x)\n"
+        "y = tf.while_loop(lambda i, y: i < 3, step, [0, x])[1]\n"
+        "with tf.Session() as session:\n"
+        "    print(session.run(y))\n"
+        "    print(session.run(tf.gradients(y, x)[0]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_tpu_estimator", "tf1", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.stdout == "16.0\n32.0\n", done.stderr
+
+
 def test_import_means_tensorflow_1(imported_from):
     module = imported_from(
         "import tensorflow as tf\n"

@@ -102,7 +102,13 @@ def test_any_rank(info, shape):
 
 @pytest.mark.parametrize(
     "initializer",
-    [keras.initializers.Constant(7.0), lambda shape, dtype: np.full(shape, 7)],
+    [
+        keras.initializers.Constant(7.0),
+        lambda shape, dtype: np.full(shape, 7),
+        tf.constant_initializer(7.0),
+        tf.compat.v1.random_uniform_initializer(7, 7),
+        lambda shape, dtype: tf.fill(shape, tf.cast(7, dtype)),
+    ],
 )
 def test_backup_initializer_fills_new_and_other_words(info, initializer):
     made = info(b"c\nz\na\n", 3, 1, backup_initializer=initializer)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import runpy
@@ -39,7 +40,8 @@ def read_program(
     """Reads the source files of a program, in the order of their paths.
 
     A folder contributes all its Python files. A file contributes itself and those that
-    it imports from its folder and from `folders`. A path without any is an error.
+    it imports from its folder and from `folders`, except installed libraries. A path
+    without any is an error.
     """
     if path.is_dir():
         files = [each for each in path.rglob("*.py") if not _is_hidden(each)]
@@ -87,6 +89,7 @@ def _with_imports(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[S
         root = root.parent
     # The folders that contain modules, and those that their names begin in.
     roots = {root: root, path.parent: root, **{each: each for each in folders}}
+    own = path.relative_to(root).parts[0]
     found: dict[pathlib.Path, Source] = {}
     waiting = [(path, root)]
     while waiting:
@@ -95,11 +98,28 @@ def _with_imports(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[S
             continue
         source = found[file.resolve()] = _read(file, above)
         for name in imported_modules(source):
-            if name.partition(".")[0] in _NOT_FOLLOWED:
+            top = name.partition(".")[0]
+            if top in _NOT_FOLLOWED:
                 continue
             for folder, above in roots.items():
-                waiting += ((file, above) for file in _files_of(name, folder))
+                if top == own or top not in _installed_in(folder):
+                    waiting += ((file, above) for file in _files_of(name, folder))
     return list(found.values())
+
+
+@functools.cache
+def _installed_in(folder: pathlib.Path) -> frozenset[str]:
+    """Returns the modules of a folder that an installer has put there.
+
+    They are libraries, such as pandas, even if the folder is on `PYTHONPATH`.
+    """
+    records = [*folder.glob("*.dist-info/RECORD")]
+    paths = [line.partition(",")[0] for r in records for line in _lines(r)]
+    return frozenset(path.partition("/")[0].removesuffix(".py") for path in paths)
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+    return path.read_text("utf-8", errors="replace").splitlines()
 
 
 def _files_of(module: str, root: pathlib.Path) -> list[pathlib.Path]:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 
 def host_session(graph: Any = None) -> Any:
     """Returns a CPU session of a graph; only operations that run need a CPU kernel."""
@@ -28,16 +26,20 @@ def host_session(graph: Any = None) -> Any:
     return v1.Session(graph=graph, config=config)
 
 
-def initialized(
+def evaluated(
     initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str
-) -> np.ndarray:
-    """Returns the value that a TF1 initializer makes."""
+) -> Any:
+    """Returns the array that an initializer makes, which may be TensorFlow's."""
+    if "tensorflow" not in sys.modules:
+        return initializer(shape, dtype=dtype)
     import tensorflow as tf
 
-    with tf.Graph().as_default(), host_session() as session:
-        value = initializer(shape, dtype=tf.as_dtype(dtype))
-        made: np.ndarray = session.run(tf.convert_to_tensor(value))
-    return made
+    with tf.Graph().as_default():
+        value = initializer(shape, dtype=dtype)
+        if not tf.is_tensor(value):
+            return value
+        with host_session() as session:
+            return session.run(value)
 
 
 # `pyproject.toml` requires one of them, by platform.

@@ -1,7 +1,6 @@
 """The selection of variables that start from a checkpoint, and their vocabularies."""
 
 import dataclasses
-import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +33,9 @@ class VocabInfo:
         old_vocab: The path of the checkpoint's vocabulary file.
         old_vocab_size: The number of its lines that the checkpoint used.
             Defaults to -1, for all of them.
-        backup_initializer: A Keras initializer for rows of new words and of
-            other words, called with the shape of the complete variable and its
-            dtype. Defaults to None, for zeros.
+        backup_initializer: A Keras or TensorFlow initializer for rows of new words
+            and of other words, called with the shape of the complete variable and
+            its dtype. Defaults to None, for zeros.
         axis: 0 for rows, 1 for columns. Defaults to 0.
 
     Raises:
@@ -99,10 +98,6 @@ class VocabInfo:
         fields: dict[str, Any] = getattr(info, "_asdict", dict)()
         if fields.keys() != {field.name for field in dataclasses.fields(cls)}:
             return info
-        initializer = fields["backup_initializer"]
-        if initializer is not None:
-            run = functools.partial(tensorflow_session.initialized, initializer)
-            fields["backup_initializer"] = run
         return cls(**fields)
 
     def remap(
@@ -151,7 +146,8 @@ class VocabInfo:
         if self.backup_initializer is None:
             return np.zeros(shape, dtype)
         # This is a copy, because JAX arrays are read-only.
-        value = np.array(self.backup_initializer(shape, dtype.name), dtype)
+        value = tensorflow_session.evaluated(self.backup_initializer, shape, dtype.name)
+        value = np.array(value, dtype)
         if value.shape != tuple(shape):
             raise ValueError(
                 f"`backup_initializer` must return the shape {tuple(shape)}, "

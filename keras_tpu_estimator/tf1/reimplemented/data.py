@@ -65,8 +65,11 @@ def assert_element_shape(expected_shapes: Any) -> Callable[[Any], Any]:
         whole = element if len(element) > 1 else element[0]
         flat = tf.nest.flatten(whole)
         wanted = _flat_shapes(expected_shapes, whole)
+        # A shape of unknown rank needs no check.
         same = [
-            tf.ensure_shape(tensor, shape)
+            tensor
+            if tf.TensorShape(shape).ndims is None
+            else tf.ensure_shape(tensor, shape)
             for tensor, shape in zip(flat, wanted, strict=True)
         ]
         return tf.nest.pack_sequence_as(whole, same)

@@ -1,15 +1,15 @@
 """Hyperparameters by name: `tf.contrib.training.HParams`."""
 
 import json
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any
 
 _ASSIGNMENT = re.compile(
-    r"(?P<name>[a-zA-Z][\w.]*)(?:\[(?P<index>\d+)\])?\s*=\s*"
-    r"(?:\[(?P<list>[^\]]*)\]|(?P<value>[^,\[]*))(?:,|$)"
+    r"(?P<name>[a-zA-Z][\w.]*)(?:\[\s*(?P<index>\d+)\s*\])?\s*=\s*"
+    r"(?:\[(?P<list>[^\]]*)\]|(?P<value>[^,\[]*))(?:,\s*|$)"
 )
-_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class HParams:
@@ -66,14 +66,17 @@ class HParams:
             KeyError: There is no such hyperparameter.
             ValueError: The value has another type.
         """
+        setattr(self, name, self._as_type(name, value))
+
+    def _as_type(self, name: str, value: Any) -> Any:
+        """Returns a value as the type of a hyperparameter, or raises an error."""
         kind, is_list = self._types[name]
         if is_list != isinstance(value, list | tuple):
             expected = "a list" if is_list else "a single value"
             raise ValueError(f"{name!r} must be {expected}. Received: {value!r}.")
         if is_list:
-            setattr(self, name, [_cast(name, kind, each) for each in value])
-        else:
-            setattr(self, name, _cast(name, kind, value))
+            return [_cast(name, kind, each) for each in value]
+        return _cast(name, kind, value)
 
     def del_hparam(self, name: str) -> None:
         """Removes a hyperparameter, if it exists."""
@@ -132,17 +135,29 @@ class HParams:
         )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns the value of a name, or a default."""
-        return getattr(self, key) if key in self._types else default
+        """Returns the value of a name, or a default.
+
+        Args:
+            key: The name.
+            default: The value if there is no such hyperparameter. Defaults to `None`.
+
+        Raises:
+            ValueError: The default has another type than the hyperparameter.
+        """
+        if key not in self._types:
+            return default
+        if default is not None:
+            self._as_type(key, default)
+        return getattr(self, key)
 
     def __contains__(self, key: str) -> bool:
         return key in self._types
 
     def __str__(self) -> str:
-        return str(sorted(self.values().items()))
+        return ",".join(f"{name}={value}" for name, value in self.values().items())
 
     def __repr__(self) -> str:
-        return f"HParams({self})"
+        return f"{type(self).__name__}({sorted(self.values().items())})"
 
 
 def parse_values(
@@ -183,16 +198,36 @@ def parse_values(
             raise ValueError(
                 f"A name must be one of {sorted(type_map)}. Received: {name!r}"
             )
-        kind = type_map[name]
+        kind, index = type_map[name], match["index"]
+        if match["list"] is not None and index is not None:
+            raise ValueError(
+                f"An element of a list must be a single value. Received: {match[0]!r}"
+            )
         if match["list"] is not None:
-            texts = [t.strip() for t in match["list"].split(",") if t.strip()]
-            found[name] = [_read(name, kind, text) for text in texts]
-        elif match["index"] is not None:
-            value = _read(name, kind, match["value"])
-            found.setdefault(name, {})[int(match["index"])] = value
+            texts = filter(None, re.split("[ ,]", match["list"]))
+            _add(found, name, [_read(name, kind, text) for text in texts])
+        elif index is not None:
+            elements = found.setdefault(name, {})
+            if not isinstance(elements, dict):
+                raise _repeated(name)
+            _add(elements, int(index), _read(name, kind, match["value"]))
         else:
-            found[name] = _read(name, kind, match["value"])
+            _add(found, name, _read(name, kind, match["value"]))
     return found
+
+
+def _add(values: dict[Any, Any], key: Any, value: Any) -> None:
+    """Adds the value of a name or index, which must not have one."""
+    if key in values:
+        raise _repeated(key)
+    values[key] = value
+
+
+def _repeated(key: Any) -> ValueError:
+    return ValueError(
+        f"A hyperparameter must have one value. Received several of {key!r}. Remove "
+        "all except one."
+    )
 
 
 def _read(name: str, kind: type, text: str) -> Any:
@@ -200,22 +235,29 @@ def _read(name: str, kind: type, text: str) -> Any:
     text = text.strip()
     try:
         if kind is bool:
-            return _BOOLEANS[text.lower()]
+            return _read_boolean(text)
         return text if kind is type(None) else kind(text)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(
             f"{name!r} must be of type {kind.__name__}. Received: {text!r}"
         ) from error
 
 
+def _read_boolean(text: str) -> bool:
+    words = {"true": True, "false": False}
+    return words[text.lower()] if text.lower() in words else bool(int(text))
+
+
 def _cast(name: str, kind: type, value: Any) -> Any:
     """Returns a value as a type, or raises an error if the value would change."""
-    is_same = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-    if value is None or kind is type(None) or is_same:
+    if kind is type(None) or type(value) is kind:
         return value
-    if kind is float and isinstance(value, int) and value is not True:
-        return float(value)
-    raise ValueError(
-        f"{name!r} must be of type {kind.__name__}. Received: {value!r} of "
-        f"type {type(value).__name__}."
-    )
+    is_boolean = issubclass(kind, bool), isinstance(value, bool)
+    groups = (str, bytes), numbers.Integral, numbers.Number
+    changes = any(issubclass(kind, g) and not isinstance(value, g) for g in groups)
+    if changes or is_boolean[0] != is_boolean[1]:
+        raise ValueError(
+            f"{name!r} must be of type {kind.__name__}. Received: {value!r} of "
+            f"type {type(value).__name__}."
+        )
+    return kind(value)

@@ -298,6 +298,8 @@ class MovingAverageOptimizer(tf.train.Optimizer):
 
         Raises:
             RuntimeError: `apply_gradients` was not called before.
+            ValueError: `var_list` contains a variable without its average, or an
+                average without its variable.
         """
         if not self._averaged:
             raise RuntimeError(
@@ -313,8 +315,16 @@ class MovingAverageOptimizer(tf.train.Optimizer):
         key_of = {variable.name: key for key, variable in names.items()}
         for variable in self._averaged:
             average = self._average.average(variable)
-            names[key_of[variable.name]] = average
-            names[key_of[average.name]] = variable
+            pair = key_of.get(variable.name), key_of.get(average.name)
+            if pair == (None, None):
+                continue
+            if None in pair:
+                raise ValueError(
+                    "`var_list` must contain variables together with their averages. "
+                    f"Received only one of {variable.op.name!r} and "
+                    f"{average.op.name!r}. Add the other, or leave both out."
+                )
+            names[pair[0]], names[pair[1]] = average, variable
         return tf.train.Saver(names, name=name, **kwargs)
 
 

@@ -6,23 +6,32 @@ NumPy have removed since. Imports in other modules do not change.
 
 import builtins
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import pathlib
 import sys
 import types
+import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from keras_tpu_estimator.base.common.sources import current_folder
 from keras_tpu_estimator.tf1.names.catalogue import path_of
-from keras_tpu_estimator.tf1.shims.old_libraries import OldModule, as_in_2018
+from keras_tpu_estimator.tf1.shims.old_libraries import (
+    OldModule,
+    as_in_2018,
+    installed,
+)
 from keras_tpu_estimator.tf1.shims.resolving import (
+    LookAlike,
     MissingNameError,
     resolve,
     resolve_module,
 )
+from keras_tpu_estimator.tf1.shims.stand_ins import StandIn
 
 # Libraries of that time, which get the same `import` as a script's modules.
 _OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor", "tensorflow_gan"}
@@ -66,11 +75,39 @@ def _import_module(name: str, package: str | None = None) -> Any:
     return tf1_import(name, fromlist=("__doc__",))
 
 
-_IMPORTLIB = OldModule(importlib, {"import_module": _import_module})
+def _reload(module: types.ModuleType) -> types.ModuleType:
+    """Runs a module again, as `importlib.reload` does, except TensorFlow's."""
+    if not isinstance(module, LookAlike):
+        importlib.reload(installed(module))
+    return module
+
+
+def _patch(target: str, *args: Any, **kwargs: Any) -> Any:
+    """Replaces an attribute of a module, as `mock.patch` does, also of TensorFlow 1."""
+    patcher = mock.patch(target, *args, **kwargs)
+    module = path_of(target.rpartition(".")[0])
+    if module is not None:
+        patcher.getter = functools.partial(resolve, module)
+    return patcher
+
+
+# `mock.patch` has attributes, such as `mock.patch.object`.
+vars(_patch).update(vars(mock.patch))
+_MOCK = OldModule(mock, {"patch": _patch})
+_MODULES: dict[str, types.ModuleType] = {
+    "importlib": OldModule(
+        importlib, {"import_module": _import_module, "reload": _reload}
+    ),
+    "unittest": OldModule(unittest, {"mock": _MOCK}),
+    "unittest.mock": _MOCK,
+}
 
 
 def _old(module: Any) -> Any:
-    return _IMPORTLIB if module is importlib else as_in_2018(module)
+    """Returns a module as scripts import it."""
+    if isinstance(module, StandIn):
+        return module
+    return _MODULES.get(getattr(module, "__name__", "")) or as_in_2018(module)
 
 
 BUILTINS = vars(builtins) | {"__import__": tf1_import}

@@ -17,6 +17,11 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from keras_tpu_estimator.tf1.shims import old_numpy
+from keras_tpu_estimator.tf1.shims.stand_ins import StandIn, stored
+
 # Names of scalars and constants that NumPy 1.24 and 2.0 removed, and their
 # replacements.
 _RENAMED = {
@@ -72,21 +77,27 @@ _WARNINGS = (
     "VisibleDeprecationWarning",
 )
 
+# A name that a module does not have.
+_ABSENT = object()
+
 ArgSpec = collections.namedtuple("ArgSpec", ["args", "varargs", "keywords", "defaults"])
 
 
-class OldModule(types.ModuleType):
+class OldModule(StandIn):
     """A module that adds removed names to an installed one.
 
     Other names are read from the installed module, and all attributes are set on it.
+    An added name that was set can be restored, as the end of a `mock.patch` does.
     """
 
     def __init__(self, module: types.ModuleType, names: Mapping[str, object]):
         super().__init__(module.__name__, module.__doc__)
-        found = {"__spec__", "__loader__", "__package__"} & {*vars(module)}
-        self.__dict__.update({name: vars(module)[name] for name in found})
-        self.__dict__.update(names)
-        self.__dict__["_kte_module"] = module
+        attributes = stored(self)
+        copied = {"__spec__", "__loader__", "__package__"} & {*vars(module)}
+        attributes.update({name: vars(module)[name] for name in copied})
+        attributes.update(names)
+        attributes["_kte_module"] = module
+        attributes["_kte_names"], attributes["_kte_hidden"] = dict(names), {}
 
     def __getattr__(self, name: str) -> Any:
         """Returns the installed module's attribute of this name."""
@@ -94,13 +105,46 @@ class OldModule(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Sets the attribute of the installed module, as patches of libraries do."""
-        self.__dict__.pop(name, None)
-        setattr(self._kte_module, name, value)
+        if name in self._kte_hidden and value is self._kte_names[name]:
+            self._restore(name)
+        else:
+            self._hide(name)
+            setattr(self._kte_module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Deletes the attribute of the installed module, and an added name."""
+        added = name in self._kte_names and name in stored(self)
+        self._hide(name)
+        if not added or name in vars(self._kte_module):
+            delattr(self._kte_module, name)
+
+    def _hide(self, name: str) -> None:
+        """Hides an added name, so that the installed module's attribute is read."""
+        if stored(self).pop(name, None) is not None and name in self._kte_names:
+            self._kte_hidden[name] = vars(self._kte_module).get(name, _ABSENT)
+
+    def _restore(self, name: str) -> None:
+        """Undoes `_hide`, and what happened to the installed module's attribute."""
+        original = self._kte_hidden.pop(name)
+        stored(self)[name] = self._kte_names[name]
+        if original is not _ABSENT:
+            setattr(self._kte_module, name, original)
+        elif name in vars(self._kte_module):
+            delattr(self._kte_module, name)
 
     def __dir__(self) -> list[str]:
         """Returns all names."""
-        own = {*self.__dict__} - {"_kte_module"}
+        own = {name for name in stored(self) if not name.startswith("_kte_")}
         return sorted({*dir(self._kte_module)} | own)
+
+    def __reduce__(self) -> Any:
+        """Pickles the module by its name."""
+        return _module_in_2018, (self._kte_module.__name__,)
+
+
+def installed(module: types.ModuleType) -> types.ModuleType:
+    """Returns the installed module behind an `OldModule`, or the module itself."""
+    return stored(module)["_kte_module"] if isinstance(module, OldModule) else module
 
 
 def as_in_2018(module: Any) -> Any:
@@ -112,6 +156,11 @@ def as_in_2018(module: Any) -> Any:
         module.__name__ in _NAMES and not isinstance(module, OldModule)
     )
     return _old_module(module) if is_known else module
+
+
+def _module_in_2018(name: str) -> Any:
+    """Imports a module as scripts do."""
+    return as_in_2018(importlib.import_module(name))
 
 
 @functools.cache
@@ -131,55 +180,31 @@ def _getargspec(func: Callable[..., Any]) -> ArgSpec:
     return ArgSpec(*found[:4])
 
 
+def _getmodule(object: Any, _filename: str | None = None) -> Any:  # noqa: A002
+    """Returns the module of an object, as the script has imported it."""
+    return as_in_2018(inspect.getmodule(object, _filename))
+
+
 def _of_collections() -> dict[str, object]:
     return {name: getattr(collections.abc, name) for name in collections.abc.__all__}
 
 
 def _of_inspect() -> dict[str, object]:
-    return {"ArgSpec": ArgSpec, "getargspec": _getargspec}
+    return {"ArgSpec": ArgSpec, "getargspec": _getargspec, "getmodule": _getmodule}
 
 
 def _of_numpy() -> dict[str, object]:
-    import numpy as np
-
-    def sum_(a: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(a, types.GeneratorType):
-            return sum(a)
-        return np.sum(a, *args, **kwargs)
-
-    def array(*args: Any, copy: Any = True, **kwargs: Any) -> Any:
-        # `False` meant to copy only if necessary.
-        return np.array(*args, copy=copy or None, **kwargs)
-
-    def fromstring(
-        string: Any, dtype: Any = float, count: int = -1, *, sep: str = ""
-    ) -> Any:
-        if sep:
-            return np.fromstring(string, dtype, count, sep=sep)
-        return np.frombuffer(string, dtype, count).copy()
-
-    def in1d(ar1: Any, ar2: Any, *args: Any, **kwargs: Any) -> Any:
-        return np.isin(np.ravel(ar1), ar2, *args, **kwargs)
-
     renamed = {
         old: -np.inf if new == "-inf" else getattr(np, new)
         for old, new in _RENAMED.items()
     }
     errors = {name: getattr(np.exceptions, name) for name in _WARNINGS}
-    return {
-        **renamed,
-        **errors,
-        **_BUILTIN,
-        "alen": lambda a: len(np.atleast_1d(a)),
-        "array": functools.update_wrapper(array, np.array),
-        "asfarray": lambda a, dtype=np.float64: np.asarray(a, dtype),
-        "asscalar": lambda a: a.item(),
-        "fromstring": fromstring,
-        "in1d": in1d,
-        "msort": lambda a: np.sort(a, axis=0),
-        "sum": functools.update_wrapper(sum_, np.sum),
-        "trapz": np.trapezoid,
+    functions = {
+        name: each
+        for name, each in vars(old_numpy).items()
+        if inspect.isfunction(each) and each.__module__ == old_numpy.__name__
     }
+    return {**renamed, **errors, **_BUILTIN, **functions, "trapz": np.trapezoid}
 
 
 _NAMES: dict[str, Callable[[], Mapping[str, object]]] = {

@@ -22,6 +22,7 @@ from keras_tpu_estimator.tf1.names.catalogue import (
 from keras_tpu_estimator.tf1.shims.old_libraries import (
     accept_overrides_without_mask,
 )
+from keras_tpu_estimator.tf1.shims.stand_ins import StandIn, stored
 
 _PACKAGE = str(pathlib.Path(__file__).parents[2])
 
@@ -68,7 +69,11 @@ class MissingNameError(AttributeError):
         super().__init__(" ".join(part for part in parts if part))
 
 
-class LookAlike(types.ModuleType):
+class _BrokenLibrary(ModuleNotFoundError):
+    """An installed library whose dependency is not installed."""
+
+
+class LookAlike(StandIn):
     """A module of TF1 with supplied names, and TensorFlow's for all others.
 
     Its `path` lacks 'tf.' and is "" for `tf` itself.
@@ -79,22 +84,24 @@ class LookAlike(types.ModuleType):
 
     def __init__(self, path: str):
         super().__init__(f"tensorflow.{path}" if path else "tensorflow")
-        self.__dict__["_kte_path"] = path
+        stored(self)["_kte_path"] = path
 
     def __getattr__(self, name: str) -> Any:
         """Returns the object with this name, looked up on first use."""
         if name == "__all__":
             return dir(self)  # This is for `import *`.
+        if name == "__file__":
+            return getattr(_behind(self._kte_path), name)
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(below(self._kte_path, name))
-        self.__dict__[name] = value
+        stored(self)[name] = value
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
         """Keeps a function when `import` sets a module of the same name."""
         entry = catalogue().entries.get(below(self._kte_path, name))
-        if not (entry and entry.module):
+        if not (entry and entry.module and isinstance(value, types.ModuleType)):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
@@ -112,6 +119,10 @@ class LookAlike(types.ModuleType):
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r} as TF1 had it>"
+
+    def __reduce__(self) -> Any:
+        """Pickles the module by its name."""
+        return resolve_module, (self._kte_path,)
 
 
 @functools.cache
@@ -191,7 +202,13 @@ def _imported(path: str, module: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != top or top not in _EXTRA:
+        if error.name != top and top in {*_EXTRA, *_OPTIONAL}:
+            raise _BrokenLibrary(
+                f"`tf.{path}` is supplied by {_EXTRA.get(top, top)}, which needs "
+                f"{error.name}. It is not installed. Run `pip install {error.name}`.",
+                name=error.name,
+            ) from error
+        if top not in _EXTRA:
             raise
         raise ImportError(
             f"`tf.{path}` is supplied by {_EXTRA[top]}, which is not "
@@ -354,6 +371,14 @@ def lookup(dotted_name: str) -> Name:
         path = canonical(f"{dotted_name}.".removeprefix("tf.").strip("."))
     if not path:
         return Name("tf", Status.SUPPLIED)
+    try:
+        return _looked_up(path)
+    except _BrokenLibrary as error:
+        return Name(f"tf.{path}", Status.MISSING, str(error))
+
+
+def _looked_up(path: str) -> Name:
+    """Looks up a canonical path; a library without a dependency raises an error."""
     shown = f"tf.{path}"
     parts = path.split(".")
     for number in range(1, len(parts) + 1):
@@ -363,7 +388,7 @@ def lookup(dotted_name: str) -> Name:
         except MissingNameError as error:
             return Name(shown, Status.MISSING, error.advice)
         except ImportError as error:
-            if not is_supplied(part):
+            if isinstance(error, _BrokenLibrary) or not is_supplied(part):
                 raise
             return Name(shown, Status.SUPPLIED, str(error))
         if not (inspect.ismodule(found) or inspect.isclass(found)):

@@ -315,10 +315,17 @@ def forward_features(
         sparse_default_values: The values of missing cells of sparse features, by key.
 
     Raises:
+        TypeError: `keys` contains something else than strings.
         ValueError: In evaluation or prediction, a feature is missing, or a prediction
             has its name, or the predictions are no dict.
     """
     keys = [keys] if isinstance(keys, str) else keys
+    is_list = keys is None or isinstance(keys, list | tuple)
+    if not is_list or not all(isinstance(key, str) for key in keys or ()):
+        raise TypeError(
+            f"`keys` must be a string or a list of strings. Received: {keys!r}. Pass "
+            "the keys of features."
+        )
     defaults = sparse_default_values or {}
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
@@ -378,6 +385,7 @@ def _dense(key: str, feature: Any, default: Any) -> Any:
 # A placeholder feature for inputs without tensors. It defines the number of steps, and
 # is removed before `model_fn` is called.
 _STEP = "keras_tpu_estimator/step"
+_SCALAR = int | float | str | bytes
 # The prefix of integer keys among strings, because JAX sorts the keys of a dict.
 _NUMBER = "keras_tpu_estimator/number/"
 
@@ -385,7 +393,7 @@ _NUMBER = "keras_tpu_estimator/number/"
 def with_features(returned: Any) -> Any:
     """Returns features and labels as arrays, with at least one array.
 
-    Features and labels can be numbers, lists of numbers, dicts of these, or empty.
+    Features and labels can be numbers, strings, lists of these, dicts, or empty.
     """
     if isinstance(returned, Mapping):
         return _arrays(_sortable(returned))
@@ -427,14 +435,14 @@ def _own_key(key: str) -> str | int:
 
 
 def _arrays(value: Any) -> Any:
-    """Converts numbers and lists of numbers to the arrays that TensorFlow makes."""
+    """Converts numbers, strings and lists of them to TensorFlow's arrays."""
     import tensorflow as tf
 
     if isinstance(value, Mapping):
         return {key: _arrays(each) for key, each in value.items()}
-    is_plain = isinstance(value, list | int | float)
+    is_plain = isinstance(value, list | _SCALAR)
     leaves = jax.tree.leaves(value) if is_plain else []
-    if leaves and all(isinstance(each, int | float) for each in leaves):
+    if leaves and all(isinstance(each, _SCALAR) for each in leaves):
         return tf.make_ndarray(tf.make_tensor_proto(value))
     return value
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.api.model_fn.export_outputs import (
-    ClassificationOutput,
     ExportOutput,
     PredictOutput,
     RegressionOutput,
@@ -40,8 +39,40 @@ class LossSpec(NamedTuple):
     processed_labels: Any
 
 
+class BaseHead(abc.ABC):
+    """The base class of the heads of programs, which `canned.head` had as `_Head`."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str | None:
+        """The suffix of the names of metrics and summaries."""
+
+    @property
+    @abc.abstractmethod
+    def logits_dimension(self) -> int:
+        """The size of the last axis of the logits."""
+
+    @abc.abstractmethod
+    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> Any:
+        """Returns the loss of logits, as a `LossSpec`."""
+
+    def create_estimator_spec(self, *args: Any, **kwargs: Any) -> EstimatorSpec:
+        """Returns the spec of a `model_fn`.
+
+        It calls `_create_tpu_estimator_spec`, unless a subclass overrides it.
+        """
+        spec = self._create_tpu_estimator_spec(*args, **kwargs)
+        return spec.as_estimator_spec()
+
+    def _create_tpu_estimator_spec(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `create_estimator_spec`. Define it, or "
+            "`_create_tpu_estimator_spec`."
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Head(abc.ABC):
+class Head(BaseHead):
     """The part of a model behind its logits.
 
     Attributes:
@@ -67,14 +98,18 @@ class Head(abc.ABC):
             )
 
     @property
-    @abc.abstractmethod
-    def logits_dimension(self) -> int:
-        """The size of the last axis of the logits."""
-
-    @property
     def _label_dimension(self) -> int:
         """The size of the last axis of the labels and of their losses."""
         return 1
+
+    @property
+    def _weight_dimension(self) -> int:
+        """The largest size of the last axis of the weights."""
+        return self._label_dimension
+
+    def _dense(self, labels: Any) -> Any:
+        """Returns sparse labels of a head that supports them as a dense tensor."""
+        return labels
 
     @abc.abstractmethod
     def _numbers(self, labels: Any) -> Any:
@@ -111,6 +146,7 @@ class Head(abc.ABC):
             ValueError: The labels or weights are missing or have another shape.
         """
         del mode
+        labels = self._dense(labels)
         targets = self._numbers(_labels(labels, logits, self._label_dimension))
         if self.loss_fn is None:
             losses = self._losses(targets, logits)
@@ -118,7 +154,7 @@ class Head(abc.ABC):
             has_features = "features" in argument_names(self.loss_fn)
             given = {"features": features} if has_features else {}
             losses = self.loss_fn(labels=targets, logits=logits, **given)
-        weights = _weights(features, self.weight_column, logits, self._label_dimension)
+        weights = _weights(features, self.weight_column, logits, self._weight_dimension)
         total = tf.losses.compute_weighted_loss(
             losses, weights, reduction=self.loss_reduction
         )
@@ -150,7 +186,7 @@ class Head(abc.ABC):
                 one of `optimizer` and `train_op_fn` is given in TRAIN.
         """
         with tf.name_scope(self.name or "head"):
-            logits = _logits(logits, self.logits_dimension)
+            logits = checked_logits(logits, self.logits_dimension)
             with tf.name_scope("predictions"):
                 predictions = self._predictions(logits)
             if mode == ModeKeys.PREDICT:
@@ -166,7 +202,7 @@ class Head(abc.ABC):
                         metrics[MetricKeys.LOSS_REGULARIZATION] = tf.metrics.mean(added)
                 named = {self._key(name): each for name, each in metrics.items()}
                 return EstimatorSpec(mode, predictions, total, eval_metric_ops=named)
-            train_op = _train_op(total, optimizer, train_op_fn)
+            train_op = train_op_of(total, optimizer, train_op_fn)
             mean = None
             if self.loss_reduction == SUM:
                 weights = loss.weights * tf.ones_like(loss.unreduced_loss)
@@ -184,176 +220,6 @@ class Head(abc.ABC):
 
     def _key(self, name: str) -> str:
         return f"{name}/{self.name}" if self.name else name
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _ClassHead(Head):
-    """A head whose labels are classes.
-
-    Attributes:
-        n_classes: The number of classes.
-        label_vocabulary: The classes, if labels are strings.
-    """
-
-    n_classes: int = dataclasses.field(kw_only=False)
-    label_vocabulary: Sequence[str] | None = None
-
-    def _numbers(self, labels: Any) -> Any:
-        if self.label_vocabulary is None:
-            return labels
-        if labels.dtype != tf.string:
-            raise ValueError(
-                "With `label_vocabulary`, labels must be strings. Received labels of "
-                f"dtype {labels.dtype.name}. Leave `label_vocabulary` out."
-            )
-        words = tf.constant(list(self.label_vocabulary))
-        table = tf.lookup.KeyValueTensorInitializer(
-            words, tf.range(len(self.label_vocabulary), dtype=tf.int64)
-        )
-        return tf.lookup.StaticHashTable(table, -1).lookup(labels)
-
-    def _class_predictions(self, logits: Any) -> dict[str, Any]:
-        """Returns the predictions of one logit for each class."""
-        class_ids = tf.argmax(logits, axis=-1)[..., None]
-        ids = tf.range(self.n_classes)
-        if self.label_vocabulary is None:
-            classes, names = tf.as_string(class_ids), tf.as_string(ids)
-        else:
-            names = tf.constant(list(self.label_vocabulary))
-            classes = tf.gather(names, class_ids)
-        rows = [tf.shape(logits)[0], 1]
-        return {
-            PredictionKeys.PROBABILITIES: tf.nn.softmax(logits),
-            PredictionKeys.CLASS_IDS: class_ids,
-            PredictionKeys.CLASSES: classes,
-            PredictionKeys.ALL_CLASS_IDS: tf.tile(ids[None], rows),
-            PredictionKeys.ALL_CLASSES: tf.tile(names[None], rows),
-        }
-
-    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
-        classification = ClassificationOutput(
-            predictions[PredictionKeys.PROBABILITIES],
-            predictions[PredictionKeys.ALL_CLASSES],
-        )
-        return {
-            "serving_default": classification,
-            "classification": classification,
-            "predict": PredictOutput(predictions),
-        }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BinaryClassHead(_ClassHead):
-    """The head of two classes with one logit.
-
-    Attributes:
-        thresholds: Probabilities of class 1, for which accuracy, precision and recall
-            are also measured.
-    """
-
-    n_classes: int = dataclasses.field(default=2, init=False)
-    thresholds: Sequence[float] | None = None
-
-    @property
-    def logits_dimension(self) -> int:
-        """The size of the last axis of the logits."""
-        return 1
-
-    def _numbers(self, labels: Any) -> Any:
-        ids = tf.cast(super()._numbers(labels), tf.float32)
-        # Devices ignore assertions. A label that is no class makes the loss NaN.
-        nan = tf.fill(tf.shape(ids), float("nan"))
-        return tf.where((ids >= 0) & (ids <= 1), ids, nan)
-
-    def _losses(self, labels: Any, logits: Any) -> Any:
-        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-
-    def _predictions(self, logits: Any) -> dict[str, Any]:
-        both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
-        return {
-            PredictionKeys.LOGITS: logits,
-            PredictionKeys.LOGISTIC: tf.sigmoid(logits),
-            **self._class_predictions(both),
-        }
-
-    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
-        classes = predictions[PredictionKeys.CLASS_IDS]
-        logistic = predictions[PredictionKeys.LOGISTIC]
-        labels, weights = loss.processed_labels, loss.weights
-        label_mean = tf.metrics.mean(labels, weights)
-        metrics = {
-            MetricKeys.LOSS_MEAN: tf.metrics.mean(loss.unreduced_loss, weights),
-            MetricKeys.ACCURACY: tf.metrics.accuracy(labels, classes, weights),
-            MetricKeys.PRECISION: tf.metrics.precision(labels, classes, weights),
-            MetricKeys.RECALL: tf.metrics.recall(labels, classes, weights),
-            MetricKeys.PREDICTION_MEAN: tf.metrics.mean(logistic, weights),
-            MetricKeys.LABEL_MEAN: label_mean,
-            MetricKeys.ACCURACY_BASELINE: tuple(
-                tf.maximum(each, 1 - each) for each in label_mean
-            ),
-            MetricKeys.AUC: tf.metrics.auc(labels, logistic, weights),
-            MetricKeys.AUC_PR: tf.metrics.auc(labels, logistic, weights, curve="PR"),
-        }
-        for threshold in self.thresholds or ():
-            above = tf.cast(logistic >= threshold, tf.float32)
-            metrics[MetricKeys.ACCURACY_AT_THRESHOLD % threshold] = tf.metrics.accuracy(
-                labels, above, weights
-            )
-            for name, metric in (
-                (MetricKeys.PRECISION_AT_THRESHOLD, tf.metrics.precision_at_thresholds),
-                (MetricKeys.RECALL_AT_THRESHOLD, tf.metrics.recall_at_thresholds),
-            ):
-                pair = metric(labels, logistic, [threshold], weights)
-                metrics[name % threshold] = tuple(map(tf.squeeze, pair))
-        return metrics
-
-    def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
-        logistic = RegressionOutput(predictions[PredictionKeys.LOGISTIC])
-        return {**super()._export_outputs(predictions), "regression": logistic}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiClassHead(_ClassHead):
-    """The head of three or more classes with one logit for each."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.n_classes, numbers.Integral) or self.n_classes <= 2:
-            raise ValueError(
-                "`n_classes` must be an integer above 2. Received: "
-                f"{self.n_classes!r}. Use a binary head for two classes."
-            )
-
-    @property
-    def logits_dimension(self) -> int:
-        """The size of the last axis of the logits."""
-        return self.n_classes
-
-    def _numbers(self, labels: Any) -> Any:
-        ids = super()._numbers(labels)
-        if not ids.dtype.is_integer:
-            raise ValueError(
-                f"Labels must be integers. Received labels of dtype {ids.dtype.name}. "
-                "Pass `label_vocabulary` for strings, or cast numbers in input_fn."
-            )
-        return ids
-
-    def _losses(self, labels: Any, logits: Any) -> Any:
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.squeeze(labels, -1), logits=logits
-        )[..., None]
-
-    def _predictions(self, logits: Any) -> dict[str, Any]:
-        return {PredictionKeys.LOGITS: logits, **self._class_predictions(logits)}
-
-    def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
-        classes = predictions[PredictionKeys.CLASS_IDS]
-        return {
-            MetricKeys.LOSS_MEAN: tf.metrics.mean(loss.unreduced_loss, loss.weights),
-            MetricKeys.ACCURACY: tf.metrics.accuracy(
-                loss.processed_labels, classes, loss.weights
-            ),
-        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -439,7 +305,7 @@ def _labels(labels: Any, logits: Any, size: int) -> Any:
     return labels
 
 
-def _logits(logits: Any, size: int) -> Any:
+def checked_logits(logits: Any, size: int) -> Any:
     """Returns logits as float32, after a check of their shape."""
     logits = tf.cast(logits, tf.float32)
     if logits.shape.ndims is None or logits.shape.ndims < 2 or logits.shape[-1] != size:
@@ -482,8 +348,11 @@ def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -
     return weights
 
 
-def _train_op(
-    loss: Any, optimizer: Any, train_op_fn: Callable[[Any], Any] | None
+def train_op_of(
+    loss: Any,
+    optimizer: Any,
+    train_op_fn: Callable[[Any], Any] | None,
+    updates: Sequence[Any] | None = None,
 ) -> Any:
     """Returns the train op, with the updates of layers, such as moving averages."""
     if (optimizer is None) == (train_op_fn is None):
@@ -495,5 +364,6 @@ def _train_op(
         train_op = train_op_fn(loss)
     else:
         train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    if updates is None:
+        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     return tf.group(train_op, *updates) if updates else train_op

@@ -10,14 +10,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
-from keras_tpu_estimator.tf1_tools.tf_estimator.heads import (
-    SUM,
+from keras_tpu_estimator.tf1_tools.tf_estimator.class_heads import (
     BinaryClassHead,
-    Head,
     MultiClassHead,
-    RegressionHead,
 )
+from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
+from keras_tpu_estimator.tf1_tools.tf_estimator.heads import SUM, Head, RegressionHead
 
 _OPTIMIZERS = {
     "Adagrad": tf.train.AdagradOptimizer,
@@ -30,7 +28,7 @@ _MOMENTUM, _EPSILON = 0.999, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class _Linear:
+class Linear:
     """A linear model of feature columns.
 
     Attributes:
@@ -65,7 +63,7 @@ class _Linear:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Network:
+class Network:
     """Dense layers behind feature columns.
 
     Attributes:
@@ -138,23 +136,36 @@ def _normalized(x: Any, is_training: bool, name: str) -> Any:
 
 
 def _summarize(x: Any, layer: str = "") -> None:
-    name = f"{tf.get_variable_scope().name}/{layer}".rstrip("/")
+    name = f"{tf.get_variable_scope().name or 'dnn'}/{layer}".rstrip("/")
     tf.summary.scalar(f"{name}/fraction_of_zero_values", tf.nn.zero_fraction(x))
     tf.summary.histogram(f"{name}/activation", x)
 
 
-def _optimizer(given: Any, learning_rate: float) -> Any:
-    """Returns the optimizer of a name, of a function, or the given one."""
-    if isinstance(given, str) and given in _OPTIMIZERS:
-        return _OPTIMIZERS[given](learning_rate=learning_rate)
-    made = given() if callable(given) else given
-    if not isinstance(made, tf.train.Optimizer):
+def get_optimizer_instance(opt: Any, learning_rate: float | None = None) -> Any:
+    """Returns the optimizer of a name, of a function, or the given one.
+
+    Args:
+        opt: A `tf.train.Optimizer`, its name, or a function that returns one.
+        learning_rate: The learning rate of an optimizer that is given by its name.
+
+    Raises:
+        ValueError: `opt` is something else, or a name without a learning rate.
+    """
+    if isinstance(opt, str) and opt in _OPTIMIZERS:
+        if learning_rate is None:
+            raise ValueError(
+                f"`learning_rate` must be a number with the optimizer {opt!r}. "
+                "Received: None. Pass it."
+            )
+        return _OPTIMIZERS[opt](learning_rate=learning_rate)
+    optimizer = opt() if callable(opt) else opt
+    if not isinstance(optimizer, tf.train.Optimizer):
         raise ValueError(
             f"An optimizer must be a tf.train.Optimizer, one of {sorted(_OPTIMIZERS)}, "
-            f"or a function that returns an optimizer. Received: {made!r}. Use "
+            f"or a function that returns an optimizer. Received: {optimizer!r}. Use "
             "tf.train.AdamOptimizer."
         )
-    return made
+    return optimizer
 
 
 def _check_features(features: Any) -> None:
@@ -174,11 +185,11 @@ def _scope(name: str, features: Mapping[str, Any]) -> Any:
     return tf.variable_scope(name, values=tuple(features.values()), partitioner=whole)
 
 
-def _network_model_fn(head: Head, network: _Network) -> Callable[..., Any]:
+def _network_model_fn(head: Head, network: Network) -> Callable[..., Any]:
     """Makes the `model_fn` of a network."""
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
-        optimizer = _optimizer(network.optimizer, 0.05)
+        optimizer = get_optimizer_instance(network.optimizer, 0.05)
         _check_features(features)
         with _scope("dnn", features):
             logits = network.logits(features, head.logits_dimension, mode)
@@ -187,15 +198,17 @@ def _network_model_fn(head: Head, network: _Network) -> Callable[..., Any]:
     return model_fn
 
 
-def _linear_model_fn(head: Head, linear: _Linear) -> Callable[..., Any]:
+def _linear_model_fn(head: Head, linear: Linear) -> Callable[..., Any]:
     """Makes the `model_fn` of a linear model."""
 
     def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
         _check_features(features)
         if linear.optimizer:
-            optimizer = _optimizer(linear.optimizer, 0.2)
+            optimizer = get_optimizer_instance(linear.optimizer, 0.2)
         else:
-            optimizer = _optimizer("Ftrl", min(0.2, len(linear.columns) ** -0.5))
+            optimizer = get_optimizer_instance(
+                "Ftrl", min(0.2, len(linear.columns) ** -0.5)
+            )
         with _scope("linear", features):
             logits = linear.logits(features, head.logits_dimension)
             return head.create_estimator_spec(features, mode, logits, labels, optimizer)
@@ -204,7 +217,7 @@ def _linear_model_fn(head: Head, linear: _Linear) -> Callable[..., Any]:
 
 
 def _combined_model_fn(
-    head: Head, linear: _Linear, network: _Network
+    head: Head, linear: Linear, network: Network
 ) -> Callable[..., Any]:
     """Makes the `model_fn` of the sum of a linear model and a network.
 
@@ -227,13 +240,13 @@ def _combined_model_fn(
         units = head.logits_dimension
         parts: dict[str, tuple[Any, Any]] = {}
         if network.columns:
-            optimizer = _optimizer(network.optimizer, 0.001)
+            optimizer = get_optimizer_instance(network.optimizer, 0.001)
             with _scope("dnn", features) as scope:
                 logits = network.logits(features, units, mode)
             parts[scope.name] = logits, optimizer
         if linear.columns:
             rate = min(0.005, 1 / math.sqrt(len(linear.columns)))
-            optimizer = _optimizer(linear.optimizer, rate)
+            optimizer = get_optimizer_instance(linear.optimizer, rate)
             with _scope("linear", features) as scope:
                 logits = linear.logits(features, units)
                 _summarize(logits)
@@ -328,7 +341,7 @@ class DNNEstimator(Estimator):
         warm_start_from: Any = None,
         batch_norm: bool = False,
     ):
-        network = _Network(
+        network = Network(
             tuple(feature_columns or ()),
             tuple(hidden_units),
             optimizer,
@@ -374,7 +387,7 @@ class LinearEstimator(Estimator):
         sparse_combiner: str = "sum",
         warm_start_from: Any = None,
     ):
-        linear = _Linear(tuple(feature_columns or ()), optimizer, sparse_combiner)
+        linear = Linear(tuple(feature_columns or ()), optimizer, sparse_combiner)
         super().__init__(
             _linear_model_fn(head, linear),
             model_dir,
@@ -415,12 +428,12 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: str = "sum",
         warm_start_from: Any = None,
     ):
-        linear = _Linear(
+        linear = Linear(
             tuple(linear_feature_columns or ()),
             linear_optimizer,
             linear_sparse_combiner,
         )
-        network = _Network(
+        network = Network(
             tuple(dnn_feature_columns or ()),
             tuple(dnn_hidden_units or ()),
             dnn_optimizer,

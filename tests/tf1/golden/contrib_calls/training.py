@@ -223,6 +223,9 @@ def _hyperparameters(contrib):
         "rate" in made,
         parsed["a"],
         parsed["b"][2],
+        str(made.parse("rate=2, name=large, layers=[4 5]")),
+        made.get("rate", 3.0),
+        made.parse(str(made)).values() == made.values(),
     ]
 
 

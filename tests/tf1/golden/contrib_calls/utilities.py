@@ -1,6 +1,8 @@
 """Calls of functions below `tf.contrib`, by the paths of their modules."""
 
 import importlib
+import os
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -116,6 +118,14 @@ def _protos(contrib):
     ]
 
 
+def _words_of_file(contrib):
+    path = os.path.join(tempfile.mkdtemp(), "words")
+    with open(path, "w") as file:
+        file.write("a\nb\n")
+    table = contrib.lookup.string_to_index_table_from_file(path, num_oov_buckets=2)
+    return table.lookup(tf.constant(["b", "z"]))
+
+
 CALLS = {
     "estimator.inputs.numpy_input_fn": _from_arrays,
     "framework.python.ops.ops": _of("framework.python.ops.ops", _graphs),
@@ -156,6 +166,22 @@ CALLS = {
         lambda m, distances, labels: m.update_1d_tensor(labels, 2, 7)
     ),
     "metric_loss_ops.update_all_medoids": _distances(_medoids),
+    "lookup.index_table_from_tensor": lambda c: c.lookup.index_table_from_tensor(
+        mapping=tf.constant(["a", "b"]), num_oov_buckets=1
+    ).lookup(tf.constant(["b", "z"])),
+    "lookup.index_to_string": lambda c: c.lookup.index_to_string(
+        tf.constant([1, 2], tf.int64), mapping=["a", "b"], default_value="none"
+    ),
+    "lookup.index_to_string_table_from_tensor": lambda c: (
+        c.lookup.index_to_string_table_from_tensor(mapping=["a", "b"])
+    ).lookup(tf.constant([1, 2], tf.int64)),
+    "lookup.string_to_index": lambda c: c.lookup.string_to_index(
+        tf.constant(["b", "z"]), mapping=["a", "b"]
+    ),
+    "lookup.string_to_index_table_from_file": _words_of_file,
+    "lookup.string_to_index_table_from_tensor": lambda c: (
+        c.lookup.string_to_index_table_from_tensor(mapping=["a", "b"])
+    ).lookup(tf.constant(["b", "z"])),
     "train.FloatList": _protos,
 }
 _UTILS = "layers.python.layers.utils."

@@ -1,0 +1,157 @@
+"""Tests heads of TF1 against the numbers of TensorFlow 1.15.
+
+`golden/heads.py` made the expected results with TensorFlow 1.15.5.
+"""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_golden import golden
+
+# Warnings of TensorFlow about its own layers.
+pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
+EXPECTED = golden("heads")
+
+
+@pytest.fixture(scope="module")
+def program():
+    kte.tf1.install()
+    import heads
+
+    return heads
+
+
+@pytest.mark.rows(4)
+@pytest.mark.parametrize("case", sorted(EXPECTED))
+def test_results_are_those_of_tensorflow_1(case, program, tmp_path):
+    found = program.results(case, str(tmp_path))
+    expected = EXPECTED[case]
+    assert found["signatures"] == expected["signatures"]
+    np.testing.assert_allclose(found["kernel"], expected["kernel"], 1e-5)
+    for part in ("evaluated", "predicted"):
+        assert found[part].keys() == expected[part].keys()
+        for name, value in expected[part].items():
+            if np.asarray(value).dtype.kind == "f":
+                np.testing.assert_allclose(found[part][name], value, 1e-5, 1e-6)
+            else:
+                assert found[part][name] == value
+
+
+def test_head_of_a_program_has_the_base_class_of_tensorflow(tmp_path):
+    from tensorflow.python.estimator.canned import head as canned
+
+    class Own(canned._Head):
+        def __init__(self, name=None):
+            self._name = name
+
+        @property
+        def name(self):
+            return self._name
+
+        @property
+        def logits_dimension(self):
+            return 1
+
+        def create_loss(self, features, mode, logits, labels):
+            return tf.losses.mean_squared_error(labels[:, None], logits)
+
+        def _create_tpu_estimator_spec(self, features, mode, logits, labels=None):
+            loss = self.create_loss(features, mode, logits, labels)
+            step = tf.train.get_global_step()
+            train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+            return tf.estimator.tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def model_fn(features, labels, mode):
+        logits = tf.layers.dense(features["x"], 1)
+        return Own("own").create_estimator_spec(features, mode, logits, labels)
+
+    data = {"x": np.ones([4, 3], "float32")}, np.ones(4, "float32")
+    made = tf.estimator.Estimator(model_fn, tmp_path)
+    made.train(lambda: tf.data.Dataset.from_tensor_slices(data).batch(4))
+    assert made.get_variable_value("global_step") == 1
+    assert isinstance(canned._regression_head(), canned._Head)
+    assert isinstance(
+        canned._binary_logistic_or_multi_class_head(3, None, None, SUM), (canned._Head)
+    )
+
+
+SUM = tf.losses.Reduction.SUM
+
+
+def public(kind, *args, **kwargs):
+    return getattr(tf.estimator, kind)(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: public("BinaryClassHead", loss_reduction=SUM),
+            "`loss_reduction` must",
+        ),
+        (lambda: public("MultiLabelHead", 1), "`n_classes` must be an integer above 1"),
+        (
+            lambda: public("MultiLabelHead", 2, label_vocabulary=["a"]),
+            "`label_vocabulary` must have 2 words",
+        ),
+        (
+            lambda: public("MultiLabelHead", 2, classes_for_class_based_metrics=["a"]),
+            "must be words of `label_vocabulary`, or integers below 2",
+        ),
+        (lambda: public("MultiHead", []), "`heads` must be heads with names"),
+        (
+            lambda: public("MultiHead", [public("RegressionHead")]),
+            "Pass `name` to each head",
+        ),
+        (
+            lambda: public("MultiHead", [public("RegressionHead", name="a")], [1, 2]),
+            "`head_weights` must have one number for each of 1 heads",
+        ),
+        (
+            lambda: public("RegressionHead").predictions(tf.ones([2, 1]), ["classes"]),
+            r"`keys` must be some of \['predictions'\]",
+        ),
+        (lambda: both_heads().loss({"a": 0}, tf.ones([2, 2])), r"without \['b'\]"),
+        (lambda: both_heads().predictions({"a": 0}), r"dict without \['b'\]"),
+        (lambda: both_heads().predictions(tf.ones([2, 3])), "last layer of 2 units"),
+        (
+            lambda: both_heads(loss_reduction="sum").loss_reduction,
+            "must have the same `loss_reduction`",
+        ),
+        (
+            lambda: public("RegressionHead").create_estimator_spec(
+                {}, "train", tf.ones([2, 1]), tf.ones([2, 1]), tf.keras.optimizers.SGD()
+            ),
+            "`trainable_variables` must be variables",
+        ),
+    ],
+)
+def test_wrong_arguments_are_errors(make, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        make()
+
+
+def both_heads(**options):
+    first = public("RegressionHead", name="a")
+    return public("MultiHead", [first, public("RegressionHead", name="b", **options)])
+
+
+def test_ready_made_networks_accept_all_heads(tmp_path):
+    kte.tf1.install()
+    columns = [tf.feature_column.numeric_column("x", [3])]
+    made = tf.estimator.DNNEstimator(
+        both_heads(), [4], columns, tmp_path, tf.train.AdamOptimizer()
+    )
+    labels = dict.fromkeys("ab", np.ones([4], "float32"))
+    data = {"x": np.ones([4, 3], "float32")}, labels
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices(data).batch(4)
+
+    metrics = made.train(input_fn).evaluate(input_fn)
+    assert {"loss/a", "loss/b", "average_loss/b", "label/mean/a"} <= metrics.keys()
+    assert metrics["loss"] == pytest.approx(metrics["loss/a"] + metrics["loss/b"])
+    predicted = next(made.predict(input_fn))
+    assert [*predicted] == [("a", "predictions"), ("b", "predictions")]
