@@ -2,12 +2,14 @@
 
 import collections
 import threading
+import time
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.api.hooks.hook_states import changed_names, fingerprints
+from keras_tpu_estimator.api.hooks.fingerprints import changed_names, fingerprints
 
 
 class Some:
@@ -90,3 +92,54 @@ def test_new_attributes_are_changes():
     before = fingerprints(some, but=("known",))
     some.new, some.known = 1, 2
     assert changed_names(before, fingerprints(some, but=("known",))) == ["new"]
+
+
+class Unreadable(dict):
+    """A container that another thread changes, or whose class fails."""
+
+    def items(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+class Speechless:
+    def __repr__(self):
+        raise OSError("no text")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Unreadable(), {Speechless()}, [[Unreadable()]]],
+    ids=["dict", "set", "nested"],
+)
+def test_attribute_that_cannot_be_read_is_unknown(value):
+    some = types.SimpleNamespace(value=value, step=1)
+    before = fingerprints(some)
+    some.step = 2
+    assert changed_names(before, fingerprints(some)) == ["step"]
+
+
+def test_long_integers_are_compared():
+    some = types.SimpleNamespace(value=10**5000, sign=-1)
+    before = fingerprints(some)
+    some.value, some.sign = 10**5000 + 1, -2
+    assert changed_names(before, fingerprints(some)) == ["sign", "value"]
+
+
+def test_cost_of_many_values_has_a_bound():
+    value = 0
+    for _ in range(4):
+        value = [value] * 40
+    some = types.SimpleNamespace(value=value, later=1)
+    started = time.perf_counter()
+    before = fingerprints(some)
+    assert time.perf_counter() - started < 1.0
+    # What is beyond the bound is unknown, and never reported.
+    some.later = 2
+    assert changed_names(before, fingerprints(some)) == []
+
+
+def test_attributes_that_become_readable_are_not_reported():
+    some = types.SimpleNamespace(value=Unreadable())
+    before = fingerprints(some)
+    some.value = {1: 2}
+    assert changed_names(before, fingerprints(some)) == []
