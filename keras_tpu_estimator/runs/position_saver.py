@@ -2,9 +2,9 @@
 
 They contain the position in the input, and the state of callbacks and hooks.
 'model.ckpt-20.callbacks.0f0f0f0f.zip' belongs to the 'model.ckpt-20.h5' of the same
-save, and is written before it. Process 0 writes it for all processes. A checkpoint
-without such a file ends a call of `train`, comes from another program, or has no
-such state.
+save, and is written before it. With several hosts, each writes one:
+'model.ckpt-20.callbacks-1-of-4...'. A checkpoint without such a file ends a call of
+`train`, comes from another program, or has no such state.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
@@ -35,6 +36,9 @@ from keras_tpu_estimator.engine.inputs.position import (
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 
 _RECORD = "callbacks.json"
+_OF_FIRST = r"\.callbacks(-0-of-\d+)?\.[^/\\]+$"
+_ALONE = Hosts()
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 def pack_states(states: Iterable[SavedState]) -> Packed:
@@ -44,10 +48,10 @@ def pack_states(states: Iterable[SavedState]) -> Packed:
     return Packed(texts, tuple(blob for part in parts for blob in part.blobs))
 
 
-def write_states(saved: SaveFiles, states: Packed) -> None:
-    """Writes the states of a checkpoint atomically."""
+def write_states(saved: SaveFiles, states: Packed, hosts: Hosts = _ALONE) -> None:
+    """Writes this host's states of a checkpoint atomically."""
     write_archive(
-        saved.callbacks,
+        saved.callbacks(hosts.index, hosts.count),
         saved.token,
         _RECORD,
         {"states": states.text},
@@ -55,17 +59,36 @@ def write_states(saved: SaveFiles, states: Packed) -> None:
     )
 
 
-def read_states(prefix: str) -> list[SavedState] | None:
-    """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt."""
+def read_states(prefix: str, hosts: Hosts = _ALONE) -> list[SavedState] | None:
+    """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt.
+
+    If another number of hosts has written them, each host receives those of host 0.
+    """
     saved = SaveFiles.at(prefix)
     if saved is None:
         return None
+    written = saved.all_callbacks()
+    of_hosts = [saved.callbacks(host, hosts.count) for host in range(hosts.count)]
+    if not written or not set(of_hosts).isdisjoint(written):
+        return _read(of_hosts[hosts.index])
+    if hosts.is_chief:
+        _logger.warning(
+            "The callbacks and hooks of all processes resume with the state of process "
+            "0, because another number of processes wrote %r. Start as many processes "
+            "as before to give each its own state.",
+            os.path.basename(written[0]),
+        )
+    of_first = (path for path in written if re.search(_OF_FIRST, path))
+    return _read(next(of_first, written[0]))
+
+
+def _read(path: str) -> list[SavedState] | None:
     advice = "Delete it so that they start without a state."
     with (
         contextlib.suppress(FileNotFoundError),
-        parsing(saved.callbacks, "contain the state of callbacks and hooks", advice),
+        parsing(path, "contain the state of callbacks and hooks", advice),
     ):
-        record, blobs = read_archive(saved.callbacks, _RECORD)
+        record, blobs = read_archive(path, _RECORD)
         each, states = iter(blobs), []
         for text, count in json.loads(record["states"]):
             its_own = tuple(itertools.islice(each, count))
@@ -79,13 +102,10 @@ def _packed(state: SavedState) -> Packed:
     fields = dataclasses.fields(state)
     try:
         return pack({each.name: getattr(state, each.name) for each in fields})
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"The state of {state.kind} cannot be saved with a checkpoint. {error}"
         ) from error
-
-
-_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PositionSaver:
@@ -93,8 +113,8 @@ class PositionSaver:
 
     A call that ends by itself removes them, so that the next call reads its input from
     the beginning. Each process saves the position of its input, unless `position` is
-    `None`. Process 0 saves the `states` of callbacks and hooks, which are `None` before
-    the call has hooks.
+    `None`, and the `states` of its callbacks and hooks, which are `None` before the
+    call has hooks.
     """
 
     def __init__(
@@ -156,7 +176,7 @@ class PositionSaver:
 
     def _packed_states(self) -> Packed | None:
         """Copies the states that this process saves, if there are any."""
-        if self.states is None or not self._hosts.is_chief:
+        if self.states is None:
             return None
         states = self.states.now()
         has_any = any(state.has_any for state in states)
@@ -171,7 +191,7 @@ class PositionSaver:
         if position is not None:
             write_position(saved, position, self._hosts)
         if states is not None:
-            write_states(saved, states)
+            write_states(saved, states, self._hosts)
         yield
 
     def _remove_at_end(self, step: int) -> None:

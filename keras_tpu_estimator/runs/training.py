@@ -321,12 +321,13 @@ class TrainingLoop:
 
     def _hook_states(self, hook_list: HookList, checkpoint: str | None) -> HookStates:
         """Returns the states of all hooks, with those of the checkpoint."""
-        saved = None if checkpoint is None else read_states(checkpoint)
+        hosts = self._context.hosts
+        saved = None if checkpoint is None else read_states(checkpoint, hosts)
         return HookStates(
             hook_list.hooks,
             saved,
             has_checkpoint=checkpoint is not None,
-            warns=self._context.hosts.is_chief,
+            warns=hosts.is_chief,
         )
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:

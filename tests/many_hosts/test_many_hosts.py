@@ -296,6 +296,7 @@ def test_signal_to_one_host_stops_all_and_training_resumes(two):
     assert first["code"] == 143
     assert first["checkpoints"] == ["model.ckpt-0.h5", "model.ckpt-8.h5"]
     assert first["resumed"] == first["undisturbed"]
+    assert first["has its own state"]
 
 
 @pytest.mark.parametrize(
@@ -366,11 +367,15 @@ def test_one_host_writes_event_files_and_metrics(two, base):
         assert steps == sorted(expected), file
 
 
-def test_each_host_saves_its_iterator_state(base, two):
+OF_HOST_0 = "resume with the state of process 0"
+
+
+def test_each_host_saves_its_iterator_and_callbacks(base, two):
     del two
     prefix = str(base / "two" / "elastic" / "model.ckpt-8")
     saved = SaveFiles.at(prefix)
     assert saved.positions() == [saved.position(host, 2) for host in range(2)]
+    assert saved.all_callbacks() == [saved.callbacks(host, 2) for host in range(2)]
 
 
 def test_training_continues_on_other_numbers_of_hosts(
@@ -390,6 +395,11 @@ def test_training_continues_on_other_numbers_of_hosts(
     assert_close(losses, expected["losses"], tolerance=2e-5)
     assert_close(parts[-1]["weights"], expected["weights"], tolerance=2e-5)
     assert CALLS_CHANGED.format(4, 1) in caplog.text
+    # After a change of their number, hosts resume with the state of host 0.
+    assert [part["state of host"] for part in parts] == [None, 0, 0, 0]
+    assert four.each("elastic")[3]["state of host"] == 0
+    assert OF_HOST_0 in four.log(0)
+    assert OF_HOST_0 in caplog.text
     for ended, before, now in ((two, 1, 2), (four, 2, 4)):
         for host in range(now):
             assert CALLS_CHANGED.format(before, now) in ended.log(host)

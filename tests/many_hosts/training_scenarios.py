@@ -219,21 +219,41 @@ def host_calls(here: Here) -> dict[str, Any]:
     return {"seen": seen}
 
 
+class OfHost(keras.callbacks.Callback):
+    """A callback whose state is the number of its host."""
+
+    def __init__(self, host: int):
+        super().__init__()
+        self.host = host
+        self.restored: int | None = None
+
+    def get_state(self) -> dict[str, int]:
+        """Returns the number of this host."""
+        return {"host": self.host}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Records the number of the host that the state is from."""
+        self.restored = state["host"]
+
+
 def signals(here: Here) -> dict[str, Any]:
     """Ends all hosts by a SIGTERM on one; another call continues."""
     result: dict[str, Any] = {}
     killed = here / "killed"
     estimator = estimator_of(killed.directory, model_fn_of(dropout))
-    hooks = []
+    of_host = OfHost(here.host)
+    hooks = [of_host]
     if here.is_last:
-        hooks = [AtStep(8, lambda _: signal.raise_signal(signal.SIGTERM))]
+        hooks += [AtStep(8, lambda _: signal.raise_signal(signal.SIGTERM))]
     with exit_code(result):
         estimator.train(dealt, hooks=hooks, max_steps=12)
     result["checkpoints"] = checkpoints(killed.directory)
     for place in (killed, here / "undisturbed"):
         estimator = estimator_of(place.directory, model_fn_of(dropout))
-        estimator.train(dealt, max_steps=12)
+        estimator.train(dealt, [of_host], max_steps=12)
         result["resumed" if place is killed else "undisturbed"] = weights(estimator)
+    # The files of the test compare the results of hosts.
+    result["has its own state"] = of_host.restored == here.host
     return result
 
 
@@ -249,9 +269,14 @@ def elastic(here: Here, until: int | None = None) -> dict[str, Any]:
     until = until or ELASTIC_STEPS[here.hosts]
     stop = AtStep(until, lambda _: signal.raise_signal(signal.SIGTERM))
     estimator = estimator_of(here.directory, iterations=2)
+    of_host = OfHost(here.host)
     with exit_code(result):
-        estimator.train(dealt, hooks=[losses, stop], max_steps=ELASTIC_END)
-    return result | {"losses": losses.by_step, "weights": weights(estimator)}
+        estimator.train(dealt, hooks=[losses, stop, of_host], max_steps=ELASTIC_END)
+    return result | {
+        "losses": losses.by_step,
+        "weights": weights(estimator),
+        "state of host": of_host.restored,
+    }
 
 
 def not_a_number(here: Here) -> dict[str, Any]:

@@ -362,8 +362,8 @@ def test_two_callbacks_of_a_class_are_matched_by_order(tmp_path):
 def test_failed_save_keeps_the_previous_state(tmp_path, monkeypatch):
     write = position_saver.write_states
 
-    def failing(saved, states):
-        write(saved, states)
+    def failing(saved, states, hosts):
+        write(saved, states, hosts)
         if saved.prefix.endswith("-12"):
             raise OSError("disk full")
 
@@ -413,21 +413,35 @@ def test_methods_with_other_arguments_are_ignored(tmp_path):
     assert state_of(tmp_path, 4)["Store"].state is None
 
 
-def test_process_0_saves_the_state(tmp_path):
-    def written(index):
+def test_each_process_saves_its_state(tmp_path, caplog, monkeypatch):
+    def write(index):
         hook = StopAfterRuns(3)
         hook.begin()
         states = HookStates([hook], None, has_checkpoint=False)
         with states.resuming(hook):
             hook.made = 2
-        hosts = Hosts(index, 2)
-        positions = PositionSaver(None, lambda: False, hosts)
+            hook.made += index
+        positions = PositionSaver(None, lambda: False, Hosts(index, 2))
         positions.states = states
-        saved = SaveFiles(str(tmp_path / f"model.ckpt-{index}"))
         with positions.beside(saved, Version(1)):
-            return os.path.exists(saved.callbacks)
+            assert os.path.exists(saved.callbacks(index, 2))
 
-    assert [written(0), written(1)] == [True, False]
+    def read(hosts):
+        (state,) = position_saver.read_states(saved.prefix, hosts)
+        return state.changed, state.state
+
+    saved = SaveFiles(str(tmp_path / "model.ckpt-4"))
+    monkeypatch.setattr(SaveFiles, "at", lambda prefix: saved)
+    for index in range(2):
+        write(index)
+    own = [read(Hosts(index, 2)) for index in range(2)]
+    assert own[0] != own[1]
+    assert not warnings_in(caplog, "process 0")
+    # Another number of processes.
+    assert read(Hosts(0, 1)) == read(Hosts(1, 4)) == own[0]
+    assert len(warnings_in(caplog, "resume with the state of process 0")) == 1
+    os.remove(saved.callbacks(1, 2))
+    assert position_saver.read_states(saved.prefix, Hosts(1, 2)) is None
 
 
 def test_best_weights_keep_their_dtypes(tmp_path):

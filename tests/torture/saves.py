@@ -276,7 +276,7 @@ def _files_of(prefix: str) -> Iterator[str]:
     main = location.main_file(prefix)
     saved = SaveFiles.at(prefix)
     expect(saved is not None, f"{prefix} is of a save.")
-    yield from (*saved.positions(), saved.callbacks)
+    yield from (*saved.positions(), *saved.all_callbacks())
     if main.endswith(layouts.INDEX):
         yield from layouts.data_files(prefix)
         yield from (main, prefix + layouts.META)

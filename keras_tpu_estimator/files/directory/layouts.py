@@ -134,7 +134,7 @@ _TOKEN = "(?P<{}>[0-9a-f]{{8}})"
 # The files of every save, besides those of its format.
 _NAMES = (
     rf"input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip",
-    rf"callbacks\.{_TOKEN.format('callbacks')}\.zip",
+    rf"callbacks(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('callbacks')}\.zip",
     rf"unlisted\.{_TOKEN.format('unlisted')}",
 )
 
@@ -150,13 +150,17 @@ def position(prefix: str, host: int, hosts: int, token: str) -> str:
     >>> position("model.ckpt-20", 1, 4, "0f0f0f0f")
     'model.ckpt-20.input-1-of-4.0f0f0f0f.zip'
     """
-    which = f"-{host}-of-{hosts}" if hosts > 1 else ""
-    return f"{prefix}.input{which}.{token}.zip"
+    return _of_host(prefix, "input", host, hosts, token)
 
 
-def callbacks(prefix: str, token: str) -> str:
-    """Returns the path of the file with the state of callbacks and hooks."""
-    return f"{prefix}.callbacks.{token}.zip"
+def callbacks(prefix: str, host: int, hosts: int, token: str) -> str:
+    """Returns the path of the file with the state of a host's callbacks and hooks."""
+    return _of_host(prefix, "callbacks", host, hosts, token)
+
+
+def _of_host(prefix: str, name: str, host: int, hosts: int, token: str) -> str:
+    number = f"-{host}-of-{hosts}" if hosts > 1 else ""
+    return f"{prefix}.{name}{number}.{token}.zip"
 
 
 def unlisted(prefix: str, token: str) -> str:

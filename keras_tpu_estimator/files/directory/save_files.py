@@ -50,10 +50,13 @@ class SaveFiles:
         """Returns the path of the file with a host's iterator state."""
         return layouts.position(self.prefix, host, hosts, self.token)
 
-    @property
-    def callbacks(self) -> str:
-        """The file with the state of callbacks and hooks."""
-        return layouts.callbacks(self.prefix, self.token)
+    def callbacks(self, host: int, hosts: int) -> str:
+        """Returns the path of the file with the state of a host's callbacks."""
+        return layouts.callbacks(self.prefix, host, hosts, self.token)
+
+    def all_callbacks(self) -> list[str]:
+        """Returns the existing files with the states of callbacks, of all hosts."""
+        return sorted(self._of_kinds("callbacks"))
 
     def positions(self) -> list[str]:
         """Returns the existing files of iterator states, of all hosts."""
