@@ -122,6 +122,20 @@ def test_two_hooks_initialize_two_iterators(tmp_path):
     assert [hook.calls for hook in hooks] == [1, 1]
 
 
+def test_iterator_that_is_never_read_needs_no_value(tmp_path):
+    def input_fn(params, mode):
+        data = tf.data.Dataset.from_tensors(X).repeat()
+        unused = tf.data.make_initializable_iterator(data)
+        used = tf.data.make_one_shot_iterator(data)
+        is_first = tf.random_uniform([]) > 2
+        x = tf.cond(is_first, unused.get_next, used.get_next)
+        x.set_shape(X.shape)
+        return x, 2 * x
+
+    made = estimator(linear, tmp_path)
+    made.train(input_fn, hooks=[Other()], steps=1)
+
+
 def test_threads_of_an_early_call_are_stopped(tmp_path):
     class Keeps(Initializes):
         def after_create_session(self, session, coord):

@@ -20,7 +20,11 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.sparse_features import dataset_in_parts, in_parts
-from keras_tpu_estimator.tf1.host.iterator_hooks import initialize_iterators
+from keras_tpu_estimator.tf1.host.iterator_hooks import (
+    UNINITIALIZED,
+    initialize_iterators,
+    is_uninitialized,
+)
 
 
 class InputSession:
@@ -30,6 +34,7 @@ class InputSession:
         import tensorflow as tf
 
         v1 = tf.compat.v1
+        self._error: Exception | None = None
         with graph.as_default():
             self._initializers = [
                 v1.global_variables_initializer(),
@@ -47,7 +52,9 @@ class InputSession:
     def initialize(self, tensors: Any, hooks: Iterable[TensorFlowHook]) -> None:
         """Makes hooks initialize the iterators that tensors depend on."""
         leaves = jax.tree.leaves(tensors)
-        initialize_iterators(self._session, leaves, self._initializers, hooks)
+        self._error = initialize_iterators(
+            self._session, leaves, self._initializers, hooks
+        )
 
     def run(self, tensors: Any) -> Any:
         """Returns the values of a pytree of tensors."""
@@ -65,6 +72,10 @@ class InputSession:
                 yield jax.tree.unflatten(structure, run())
         except tf.errors.OutOfRangeError:
             return
+        except tf.errors.FailedPreconditionError as error:
+            if not is_uninitialized(error):
+                raise
+            raise ValueError(UNINITIALIZED) from (self._error or error)
 
     def close(self) -> None:
         """Closes the session, and stops the threads that fill its queues."""

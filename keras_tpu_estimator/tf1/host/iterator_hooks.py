@@ -13,6 +13,16 @@ from keras_tpu_estimator.tf1.graph.definitions import reachable
 
 _ITERATORS = frozenset({"Iterator", "IteratorV2"})
 _INITIALIZER = "MakeIterator"
+# A part of TensorFlow's message about an iterator.
+_NOT_INITIALIZED = "iterator has not been initialized"
+# The advice for such an iterator.
+UNINITIALIZED = (
+    "The iterator whose tensors `input_fn` returns must be initialized before the "
+    "first batch is read, which precedes the model. Received one that is not. Return "
+    "the dataset or use make_one_shot_iterator; or run `iterator.initializer` in "
+    "`after_create_session` of a hook in the argument `hooks`, before anything that "
+    "needs the model."
+)
 
 
 class IteratorSession:
@@ -48,12 +58,12 @@ def initialize_iterators(
     tensors: Sequence[Any],
     initializers: Sequence[Any],
     hooks: Iterable[TensorFlowHook],
-) -> None:
+) -> Exception | None:
     """Calls hooks until they have initialized all iterators that tensors depend on.
 
-    `initializers` are the operations that the session has already run. Most hooks have
-    other purposes and may need the model, so their errors count only if an iterator
-    remains uninitialized. These hooks are called again when the model exists.
+    `initializers` are the operations that the session has already run. Returns the
+    first error of a hook. It counts only if the tensors then cannot be read, because
+    hooks of other purposes may need the model. These are called again when it exists.
     """
     graph = session.graph
     ops = reachable(graph, tensors)
@@ -62,7 +72,7 @@ def initialize_iterators(
     error = None
     for hook in hooks:
         if not waiting:
-            return
+            break
         hook_session = IteratorSession(session)
         try:
             hook.create_early(hook_session)
@@ -70,15 +80,12 @@ def initialize_iterators(
             raised.add_note(f"This happened in {type(hook.hook).__name__}.")
             error = error or raised
         waiting -= hook_session.initialized
-    if waiting:
-        raise ValueError(
-            "The iterators whose tensors `input_fn` returns must be initialized "
-            "before the first batch is read, which precedes the model. Received "
-            f"iterators without a value: {sorted(waiting)}. Return the dataset or "
-            "use make_one_shot_iterator; or run `iterator.initializer` in "
-            "`after_create_session` of a hook in the argument `hooks`, before "
-            "anything that needs the model."
-        ) from error
+    return error
+
+
+def is_uninitialized(error: Exception) -> bool:
+    """Returns whether TensorFlow raised an error because of such an iterator."""
+    return _NOT_INITIALIZED in str(error)
 
 
 def _initialized_by(graph: Any, fetches: Sequence[Any]) -> set[str]:
