@@ -69,7 +69,7 @@ class InputGraphSession(Protocol):
     """
 
     graph: Any
-    initialized: Collection[str]
+    initialized: set[str]
 
 
 class GraphSession:
