@@ -1,8 +1,9 @@
 """The protocol of front ends, and the front end of a `model_fn`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
@@ -56,7 +57,11 @@ class FrontEnd(Protocol):
         """
 
     def source_of(
-        self, call: Callable[[], Any], number: int, seed: int | None
+        self,
+        call: Callable[[], Any],
+        number: int,
+        seed: int | None,
+        hooks: Sequence[Hook] = (),
     ) -> BatchSource:
         """Calls an `input_fn`, and makes a source of its result.
 
@@ -64,6 +69,8 @@ class FrontEnd(Protocol):
             call: Calls it.
             number: The number of this call among those of a step.
             seed: The seed of the program, or `None`.
+            hooks: The hooks of the call of the estimator, which may initialize
+                the iterators of a graph. Defaults to none.
         """
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:

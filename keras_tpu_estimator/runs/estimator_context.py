@@ -7,13 +7,14 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from keras_tpu_estimator.api.config.options import ChosenWriters
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.progress import shows_progress
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.spec import Spec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
@@ -310,17 +311,21 @@ class EstimatorContext:
         chunk: int,
         room: int = 1,
         start: Position | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> Pipeline:
         """Returns the input of one call, of all steps or of `steps`.
 
         `chunk` is the number of steps to read at once, and `room` the number of steps
         that a device program has room for. The input continues at the position `start`.
+        `hooks` are those of the call.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
         request = self.mode_devices.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
-        source_of = functools.partial(self.front_end.source_of, seed=self.seed)
+        source_of = functools.partial(
+            self.front_end.source_of, seed=self.seed, hooks=hooks
+        )
         request = dataclasses.replace(
             request,
             room=room,

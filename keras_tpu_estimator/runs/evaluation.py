@@ -99,6 +99,7 @@ class Evaluation:
             context.pipeline(
                 *(ModeKeys.EVAL, self.input_fn, self.steps),
                 *(plan.chunk, plan.room),
+                hooks=self.hooks,
             ) as pipeline,
             stage_ahead(
                 context.runtime,

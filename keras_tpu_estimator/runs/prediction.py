@@ -162,7 +162,9 @@ class Prediction:
         checkpoint = context.checkpoint_to_read(self.checkpoint_path)
         with (
             shown_at_end(),
-            context.pipeline(mode, self.input_fn, None, 1) as pipeline,
+            context.pipeline(
+                *(mode, self.input_fn, None, 1), hooks=self.hooks
+            ) as pipeline,
         ):
             steps = PaddedSteps(pipeline, context.mode_devices.input_size(mode))
             first = steps.next()

@@ -183,7 +183,8 @@ class Training:
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
         with context.pipeline(
-            mode, self.input_fn, steps, plan.chunk, plan.room, start
+            *(mode, self.input_fn, steps, plan.chunk, plan.room, start),
+            hooks=self.hooks,
         ) as pipeline:
             self._check_fits(checkpoint, pipeline)
             with stage_ahead(

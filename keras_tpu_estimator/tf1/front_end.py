@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
@@ -189,10 +191,19 @@ class TF1FrontEnd:
         return TF1Program(call_model_fn, seed, options)
 
     def source_of(
-        self, call: Callable[[], Any], number: int, seed: int | None
+        self,
+        call: Callable[[], Any],
+        number: int,
+        seed: int | None,
+        hooks: Sequence[Hook] = (),
     ) -> BatchSource:
         """Calls an `input_fn` in a graph, and makes a source of its result."""
-        return source_in_graph(call, number, seed)
+        initializing = [
+            each
+            for each in hooks
+            if isinstance(each, TensorFlowHook) and each.may_initialize
+        ]
+        return source_in_graph(call, number, seed, initializing)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
         """Returns the features and labels of a batch."""

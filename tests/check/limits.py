@@ -335,6 +335,17 @@ PROGRAMS = {
         "    tf.estimator.RunConfig(train_distribute=strategy)\n"
         "run(None)",
     ),
+    "an iterator that a hook initializes": host(
+        "runs",
+        "class Initializes(tf.train.SessionRunHook):\n"
+        "    def after_create_session(self, session, coord):\n"
+        "        session.run(self.initializer)\n"
+        "def initializable_input_fn(params):\n"
+        "    iterator = input_fn(params).make_initializable_iterator()\n"
+        "    hook.initializer = iterator.initializer\n"
+        "    return iterator.get_next()\n"
+        "hook = Initializes()",
+    ),
     "variables of 32 bits": Code("runs", "tf.get_variable('a', [], tf.int32)"),
     "variables of 64 bits": Code("depends", "tf.Variable(0, dtype='int64')"),
     "names of estimators": host(

@@ -280,11 +280,11 @@ def test_errors_of_a_session_are_raised_unchanged():
     assert "reading input_fn" in raised.value.__notes__[0]
 
 
-def test_iterator_that_a_hook_initializes_is_an_error():
+def test_iterator_without_a_hook_is_an_error():
     def input_fn(params):
         return tf.data.make_initializable_iterator(dataset()).get_next()
 
-    with pytest.raises(ValueError, match="before hooks have a session") as had:
+    with pytest.raises(ValueError, match="must be initialized before") as had:
         pipeline_of(input_fn).take(1)
     assert "reading input_fn" in had.value.__notes__[0]
 

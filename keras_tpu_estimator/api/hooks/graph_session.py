@@ -63,10 +63,22 @@ class HookedGraph(Protocol):
         """
 
 
+class InputGraphSession(Protocol):
+    """The session of an `input_fn`'s graph, and the names of the iterators that a hook
+    has initialized in it.
+    """
+
+    graph: Any
+    initialized: set[str]
+
+
 class GraphSession:
     """A `tf.compat.v1.Session` for TensorFlow hooks, of a program that must have a
-    graph; `asked` are the names that the hook has requested so far.
+    graph; `asked` are the names that the hook has requested so far. An early call of
+    the hook has already run the operations of `input_graph`.
     """
+
+    input_graph: Any = None
 
     def __init__(self, session: Session, asked: Collection[str] = ()):
         if session.graph is None:
@@ -109,6 +121,8 @@ class GraphSession:
         """
         warn_of_options("session.run", options)
         warn_of_options("session.run", run_metadata, "run_metadata")
+        if self._has_run(fetches):
+            return None
         host_run = self._hooked.host_run(fetches, feed_dict)
         if host_run is not None:
             fetched, assigned = host_run.run(self.values(host_run.names))
@@ -117,6 +131,11 @@ class GraphSession:
         refuse_feed("feed_dict", feed_dict or None)
         request = self._hooked.request(fetches, self._asked)
         return self.results(request)
+
+    def _has_run(self, fetches: Any) -> bool:
+        """Returns whether an early call has already run an operation."""
+        is_of_input = getattr(fetches, "graph", None) is self.input_graph
+        return self.input_graph is not None and is_of_input
 
     def results(self, request: Request) -> Any:
         """Returns the results of a request after a run."""

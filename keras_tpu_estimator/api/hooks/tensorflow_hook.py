@@ -4,6 +4,7 @@ Only this file uses private attributes of TensorFlow's hooks and listeners.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -18,6 +19,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.graph_session import (
     HookedGraph,
+    InputGraphSession,
     Request,
     graph_session,
 )
@@ -222,6 +224,20 @@ def _wanted_at_end(hook: Any) -> Any:
     return None
 
 
+@dataclasses.dataclass
+class _EarlyCall:
+    """A call of a hook before the model exists, to initialize iterators."""
+
+    session: InputGraphSession
+    coordinator: Any
+    is_complete: bool = False
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the hook must not be called again."""
+        return self.is_complete and bool(self.session.initialized)
+
+
 class TensorFlowHook(LoopHook):
     """A TensorFlow hook, whose methods have the graph as the default one, and which can
     fetch each value until the end that it has requested once.
@@ -233,6 +249,7 @@ class TensorFlowHook(LoopHook):
         is_own = _package_of(hook) == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
         self.acts_last = bool(getattr(hook, "acts_last", False))
+        self._early: _EarlyCall | None = None
 
     @property
     def may_read_saves(self) -> bool:
@@ -242,6 +259,12 @@ class TensorFlowHook(LoopHook):
         """
         is_of_user = _package_of(self.hook) not in _OWN_PACKAGES
         return is_of_user and not hasattr(self.hook, "get_state")
+
+    @property
+    def may_initialize(self) -> bool:
+        """Whether `after_create_session` may initialize an iterator of the input."""
+        is_own = _package_of(self.hook) in _OWN_PACKAGES
+        return not is_own and self._has_own("after_create_session")
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns all steps, if the hook overrides methods around runs."""
@@ -260,6 +283,16 @@ class TensorFlowHook(LoopHook):
         self._session = graph_session(session, self._asked)
         self._hooked: HookedGraph = session.graph
         self._coordinator = _train().Coordinator()
+        if self._early is not None:
+            self._session.input_graph = self._early.session.graph
+            self._coordinator = self._early.coordinator
+
+    def create_early(self, session: InputGraphSession) -> None:
+        """Calls `after_create_session` with the session of an input graph."""
+        self._early = early = _EarlyCall(session, _train().Coordinator())
+        with session.graph.as_default():
+            self.hook.after_create_session(session, early.coordinator)
+        early.is_complete = True
 
     def begin(self) -> None:
         """Calls the hook, which may add operations to the graph."""
@@ -267,8 +300,10 @@ class TensorFlowHook(LoopHook):
             self.hook.begin()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Calls the hook."""
+        """Calls the hook, unless an early call initialized an iterator."""
         del session, coord
+        if self._early is not None and self._early.suffices:
+            return
         with self._hooked.scope():
             self.hook.after_create_session(self._session, self._coordinator)
 
@@ -323,6 +358,7 @@ class TensorFlowHook(LoopHook):
         with self._hooked.scope():
             self.hook.end(self._session)
         self._coordinator.request_stop()
+        self._early = None
 
     def _request(self, fetches: Any) -> Request | None:
         return None if fetches is None else self._hooked.request(fetches)

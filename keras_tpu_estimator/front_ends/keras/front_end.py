@@ -1,11 +1,12 @@
 """The front end of a `model_fn` written with Keras or JAX."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import keras
 
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.initialization import initializing
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
@@ -85,10 +86,14 @@ class KerasFrontEnd:
         return TablesProgram(program, tables, cores, seed, inside)
 
     def source_of(
-        self, call: Callable[[], Any], number: int, seed: int | None
+        self,
+        call: Callable[[], Any],
+        number: int,
+        seed: int | None,
+        hooks: Sequence[Hook] = (),
     ) -> BatchSource:
         """Calls an `input_fn`, and makes a source of its result."""
-        del seed
+        del seed, hooks
         return source_of_call(call, number)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:

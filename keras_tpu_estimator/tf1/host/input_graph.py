@@ -5,11 +5,12 @@ are evaluated in a session, once for each batch.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import release
@@ -19,9 +20,11 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.sparse_features import dataset_in_parts, in_parts
-
-# A part of TensorFlow's message about an iterator.
-_NOT_INITIALIZED = "iterator has not been initialized"
+from keras_tpu_estimator.tf1.host.iterator_hooks import (
+    UNINITIALIZED,
+    initialize_iterators,
+    is_uninitialized,
+)
 
 
 class InputSession:
@@ -31,19 +34,27 @@ class InputSession:
         import tensorflow as tf
 
         v1 = tf.compat.v1
+        self._error: Exception | None = None
         with graph.as_default():
-            first = [
+            self._initializers = [
                 v1.global_variables_initializer(),
                 v1.local_variables_initializer(),
                 v1.tables_initializer(),
                 *initializers,
             ]
             self._session = host_session()
-            for each in first:
+            for each in self._initializers:
                 self._session.run(each)
             self._coordinator = v1.train.Coordinator()
             if v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS):
                 v1.train.start_queue_runners(self._session, self._coordinator)
+
+    def initialize(self, tensors: Any, hooks: Iterable[TensorFlowHook]) -> None:
+        """Makes hooks initialize the iterators that tensors depend on."""
+        leaves = jax.tree.leaves(tensors)
+        self._error = initialize_iterators(
+            self._session, leaves, self._initializers, hooks
+        )
 
     def run(self, tensors: Any) -> Any:
         """Returns the values of a pytree of tensors."""
@@ -62,16 +73,9 @@ class InputSession:
         except tf.errors.OutOfRangeError:
             return
         except tf.errors.FailedPreconditionError as error:
-            if _NOT_INITIALIZED not in str(error):
+            if not is_uninitialized(error):
                 raise
-            raise ValueError(
-                "The iterator whose tensors `input_fn` returns must be "
-                "initialized. Received one that is not: the first batch is "
-                "read before hooks have a session. Return the dataset, made "
-                "of arrays in place of placeholders, and omit the hook; "
-                "or add `iterator.initializer` to the collection "
-                "tf.GraphKeys.TABLE_INITIALIZERS."
-            ) from error
+            raise ValueError(UNINITIALIZED) from (self._error or error)
 
     def close(self) -> None:
         """Closes the session, and stops the threads that fill its queues."""
@@ -87,13 +91,16 @@ _IGNORE_STATE = 1
 
 
 def source_in_graph(
-    call: Callable[[], Any], number: int, seed: int | None
+    call: Callable[[], Any],
+    number: int,
+    seed: int | None,
+    hooks: Sequence[TensorFlowHook] = (),
 ) -> BatchSource:
     """Calls an `input_fn` in a graph, and makes a source of its result.
 
     An `input_fn` that needs eager tensors is called again outside of a graph, unless
     the script has disabled eager execution. `number` distinguishes the input functions
-    that feed one step.
+    that feed one step. `hooks` may initialize the iterators whose tensors it returns.
     """
     import tensorflow as tf
 
@@ -113,7 +120,7 @@ def source_in_graph(
             return _of_dataset(graph, value)
         if not any(map(tf.is_tensor, jax.tree.leaves(value, _is_leaf))):
             return source_of(value)
-        return _of_tensors(graph, value)
+        return _of_tensors(graph, value, hooks)
 
 
 def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
@@ -138,7 +145,7 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         session.close()
         return _Tensors(
-            source_of(dataset), graph, iterator.get_next(), iterator.initializer
+            source_of(dataset), graph, iterator.get_next(), [iterator.initializer]
         )
     session.close()
     with internals.eagerly():
@@ -156,7 +163,7 @@ def _in_parts(value: Any) -> Any:
     return dataset_in_parts(value) if is_dataset else value
 
 
-def _of_tensors(graph: Any, value: Any) -> BatchSource:
+def _of_tensors(graph: Any, value: Any, hooks: Sequence[TensorFlowHook]) -> BatchSource:
     """Returns the source of a pytree of graph tensors."""
     import tensorflow as tf
 
@@ -171,7 +178,7 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
     tensors = jax.tree.map(tf.convert_to_tensor, value)
     ops = reachable(graph, jax.tree.leaves(tensors))
     if any(op.op_def.is_stateful for op in ops):
-        return _Tensors(Arrays(value), graph, tensors)
+        return _Tensors(Arrays(value), graph, tensors, hooks=hooks)
     session = InputSession(graph)
     try:
         return Arrays(session.run(tensors))
@@ -187,13 +194,21 @@ def _is_leaf(value: Any) -> bool:
 class _Tensors(BatchSource):
     """Tensors of a graph, evaluated until they are out of range.
 
-    They are allowed wherever the source `like` is.
+    They are allowed wherever the source `like` is. The `initializers` run before the
+    first batch; `hooks` may initialize other iterators.
     """
 
-    def __init__(self, like: BatchSource, graph: Any, tensors: Any, *initializers: Any):
+    def __init__(
+        self,
+        like: BatchSource,
+        graph: Any,
+        tensors: Any,
+        initializers: Sequence[Any] = (),
+        hooks: Sequence[TensorFlowHook] = (),
+    ):
         super().__init__(tensors)
         self._like, self._graph = like, graph
-        self._initializers = initializers
+        self._initializers, self._hooks = initializers, hooks
 
     def check(self, plan: InputPlan) -> None:
         """Checks that this way of calling `input_fn` allows such tensors."""
@@ -205,6 +220,7 @@ class _Tensors(BatchSource):
             raise ValueError("`state` must be None for tensors of a graph.")
         session = InputSession(self._graph, self._initializers)
         try:
+            session.initialize(self._value, self._hooks)
             yield from session.batches(self._value)
         finally:
             session.close()
