@@ -23,6 +23,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     MetricsState,
 )
 from keras_tpu_estimator.engine.device.executables import Executables, StoredLoop
+from keras_tpu_estimator.engine.device.jitted import JittedLoop
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
@@ -64,10 +65,7 @@ class DeviceLoop:
         def compiled(
             name: str, function: Callable[..., PyTree], **settings: Any
         ) -> Compiled:
-            static = ("step", "fetch")
-            made: Compiled = jax.jit(
-                _called(name, function), static_argnames=static, **settings
-            )
+            made = JittedLoop(name, function, **settings)
             if executables is None:
                 return made
             shapes_of, devices_of = self._arguments_for, self.devices
@@ -80,10 +78,7 @@ class DeviceLoop:
         )
         self._evaluate = compiled("evaluate_steps", self._run)
         self._predict = compiled("predict_step", self._run_one)
-        self._predict_some: Callable[..., PyTree] = jax.jit(
-            _called("predict_steps", self._run_some),
-            static_argnames=("step", "fetch"),
-        )
+        self._predict_some = JittedLoop("predict_steps", self._run_some)
         self._jitted: dict[Step, Callable[..., PyTree]] = {}
         self._result_bytes: dict[Step, int] = {}
         # The sizes of the first batch of each mode.
@@ -371,17 +366,6 @@ class DeviceLoop:
             return assigned, _of_prediction(outputs), named
 
         return scan_with_newest(one, assigned, batches, span)
-
-
-def _called(name: str, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Returns the function under a name for profiles."""
-
-    @functools.wraps(function)
-    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        return function(*args, **kwargs)
-
-    run.__name__ = name
-    return run
 
 
 def _span(steps: range) -> np.ndarray:

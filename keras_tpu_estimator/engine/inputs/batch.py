@@ -1,6 +1,7 @@
 """Batches on the host: of one step, and stacked for several steps."""
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
@@ -315,17 +316,21 @@ class Hosted:
         """Returns the tensors with their names, and the names with the part."""
         key = jax.tree_util.DictKey
         leaves = [(key(name), value) for name, value in self.tensors.items()]
-        return leaves, (tuple(self.tensors), self.part)
+        return leaves, self._aux()
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
         """Returns the tensors, and their names with the part."""
-        return [*self.tensors.values()], (tuple(self.tensors), self.part)
+        return [*self.tensors.values()], self._aux()
+
+    def _aux(self) -> tuple[tuple[str, ...], weakref.ref[Any]]:
+        # JAX keeps structures until the process ends, and a part holds a graph.
+        return tuple(self.tensors), weakref.ref(self.part)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, leaves: Any) -> "Hosted":
         """Returns the same batch with other tensors."""
         names, part = aux
-        return cls(dict(zip(names, leaves, strict=True)), part)
+        return cls(dict(zip(names, leaves, strict=True)), part())
 
 
 def tensors_of(features: PyTree) -> PyTree:

@@ -6,6 +6,7 @@ These are strings, and results of tables, Python or growing loops after the mode
 import dataclasses
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.outside_compilation import (
+    Call,
     HostTensor,
     is_host_tensor,
     with_host_tensors,
@@ -125,6 +127,26 @@ class _GraphCall:
         return self._graph.callable([element(name) for name in self.names])
 
 
+@dataclasses.dataclass(frozen=True)
+class _WeakCall:
+    """A reference to a call. The `GraphStep` holds the call itself.
+
+    JAX keeps the structure of a step's outputs, which contains the reference, until the
+    process ends.
+    """
+
+    reference: weakref.ref[_GraphCall]
+
+    def results(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the results of the call."""
+        call = self.reference()
+        if call is None:
+            raise RuntimeError(
+                "Tensors of the host must be computed while their program exists."
+            )
+        return call.results(tensors)
+
+
 def _rows(array: np.ndarray, start: int, size: int) -> np.ndarray:
     """Returns a number of rows of an array; the last one is repeated if needed."""
     own = array[start : start + size]
@@ -142,11 +164,12 @@ def _value_of(variable: Any) -> Any:
 
 def on_host(
     graph: Any, tensors: PyTree, rows: int, loops: Collection[str] = ()
-) -> PyTree:
+) -> tuple[PyTree, Call | None]:
     """Replaces the tensors that no device can compute by `HostTensor`s.
 
-    The operations are added to the default graph `graph`, for `rows` rows per device.
-    `loops` are the names of loops that the host must run.
+    Also returns their call, which exists as long as the caller holds it. The operations
+    are added to the default graph `graph`, for `rows` rows per device. `loops` are the
+    names of loops that the host must run.
     """
     import tensorflow as tf
 
@@ -154,17 +177,19 @@ def on_host(
     behind = _behind(graph, leaves, loops)
     flat = [t for t in leaves if t.dtype == tf.string or t.op.name in behind]
     if not flat:
-        return tensors
+        return tensors, None
     part = cut(graph, flat, {}, loops)
     names = [each.name for each in flat]
     call = _GraphCall(part, names, rows)
     arguments = call.arguments(graph)
+    weak = _WeakCall(weakref.ref(call))
     made = {
-        name: HostTensor(call, number, arguments) for number, name in enumerate(names)
+        name: HostTensor(weak, number, arguments) for number, name in enumerate(names)
     }
-    return jax.tree.map(
+    replaced = jax.tree.map(
         lambda each: made.get(getattr(each, "name", None), each), tensors
     )
+    return replaced, call
 
 
 def called_with_host_tensors(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.model_fn.outside_compilation import Call
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
@@ -84,6 +85,7 @@ class GraphStep:
         self._metric_fn: HostFunction | None = None
         self._host_call: HostFunction | None = None
         self._own_host_call: HostCall | None = None
+        self._calls_on_host: list[Call | None] = []
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
         done = [model.spec.train_op] if training else []
@@ -243,7 +245,8 @@ class GraphStep:
         rows = self._example.additional["batch_size"]
         for name, tensors_of_name in tensors.items():
             if name != "loss":
-                tensors[name] = on_host(graph, tensors_of_name, rows, loops)
+                tensors[name], call = on_host(graph, tensors_of_name, rows, loops)
+                self._calls_on_host.append(call)
         self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
         self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)

@@ -212,6 +212,11 @@ CALLS = {
         c.image.translations_to_projective_transforms([1.0, 2.0])
     ),
     "rnn.FusedRNNCellAdaptor": _adapted,
+    "rnn.IndRNNCell": _unrolled(lambda rnn: rnn.IndRNNCell(3)),
+    "rnn.NASCell": _unrolled(lambda rnn: rnn.NASCell(3)),
+    "rnn.NASCell, projected": _unrolled(lambda rnn: rnn.NASCell(3, 2, use_bias=True)),
+    "rnn.SRUCell": _unrolled(lambda rnn: rnn.SRUCell(3)),
+    "rnn.UGRNNCell": _unrolled(lambda rnn: rnn.UGRNNCell(3)),
     "rnn.GRUCell": _unrolled(lambda rnn: rnn.GRUCell(3)),
     "rnn.LSTMBlockCell": _unrolled(lambda rnn: rnn.LSTMBlockCell(3)),
     "rnn.LSTMBlockCell, peepholes": _unrolled(
