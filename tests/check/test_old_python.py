@@ -288,4 +288,4 @@ def test_private_name_of_estimators_is_missing(report) -> None:
     ).needed
     name = "tf.python.estimator.canned.head._binary_logistic_head"
     assert (found.name, found.verdict) == (name, Verdict.MISSING)
-    assert found.advice.startswith("Return an EstimatorSpec")
+    assert found.advice.startswith("Use the heads of tf.estimator")

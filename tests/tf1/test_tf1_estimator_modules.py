@@ -107,12 +107,11 @@ def test_most_used_names_are_supplied():
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("canned.dnn.dnn_logit_fn_builder", "Write its model as a `model_fn`"),
         ("canned.baseline.BaselineClassifier", "Write its model as a `model_fn`"),
-        ("canned.head._binary_logistic_head", "Return an EstimatorSpec"),
+        ("canned.head._binary_logistic_head", "Use the heads of tf.estimator"),
         ("estimator.nothing", "It is private to TensorFlow's estimators"),
         ("gc.largest_export_versions", "Exporters delete old exports"),
-        ("head.base_head.create_estimator_spec_train_op", "Return an Est"),
+        ("head.base_head.create_estimator_spec_train_op", "Use the heads"),
         ("keras.model_to_estimator", "Wrap the model with"),
         ("tpu.error_handling.ErrorRendezvous", "There is no session"),
         ("tpu.tpu_context.TPUContext", "Ask params['context']"),

@@ -15,23 +15,8 @@ FINAL = "Loss for final step: "
 
 
 def golden(name):
-    """The events of TensorFlow, without known differences."""
-    expected = json.loads((tf1_golden.GOLDEN / "told.json").read_text())[name]
-    if name.startswith("a hook of its own"):
-        expected["calls"] = _hooks_before_saves(expected["calls"])
-    return expected
-
-
-def _hooks_before_saves(calls):
-    """The calls in the order of this package, which differs by design."""
-    calls = list(calls)
-    for number in range(len(calls) - 2):
-        before, after, run = calls[number : number + 3]
-        names = [each[0] for each in (before, after, run)]
-        is_one_step = before[1:2] == run[1:2]
-        if names == ["before_save", "after_save", "after_run"] and is_one_step:
-            calls[number : number + 3] = run, before, after
-    return calls
+    """The events of TensorFlow."""
+    return json.loads((tf1_golden.GOLDEN / "told.json").read_text())[name]
 
 
 @pytest.mark.rows(6)

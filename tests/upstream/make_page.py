@@ -6,6 +6,7 @@ python -m tests.upstream.make_page
 import importlib
 import pathlib
 import pkgutil
+import re
 
 from keras_tpu_estimator.base import upstream
 from keras_tpu_estimator.base.upstream.private_names import (
@@ -15,7 +16,7 @@ from keras_tpu_estimator.base.upstream.private_names import (
 from keras_tpu_estimator.base.upstream.replacements import Replacement
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "upstream.md"
-BEGIN, END = "<!-- names -->\n", "<!-- end of names -->"
+_TABLE = re.compile(r"(?s)\| name \| use .*?\n\n")
 
 
 def registered():
@@ -38,13 +39,12 @@ def table():
         path = target.path if isinstance(target, PrivateAttribute) else target.paths[0]
         use = "replaced" if isinstance(name, Replacement) else "used"
         rows.append(f"| `{path}` | {use} | {target.purpose} |\n")
-    return "\n" + "".join(rows) + "\n"
+    return "".join(rows) + "\n"
 
 
 def main():
     """Replaces the table in the page."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])
+    PAGE.write_text(_TABLE.sub(lambda _: table(), PAGE.read_text()))
 
 
 if __name__ == "__main__":
