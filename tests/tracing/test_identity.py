@@ -89,11 +89,11 @@ def test_unfetched_tensors_are_not_computed(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, iterations=2)
     estimator.train(batches_of(X, Y))
     loop = estimator._context.runtime.loop
-    plain = loop._train._cache_size()
+    plain = loop._train._function._cache_size()
     estimator.train(batches_of(X, Y), hooks=[Fetch("loss")])
-    assert loop._train._cache_size() == plain
+    assert loop._train._function._cache_size() == plain
     estimator.train(batches_of(X, Y), hooks=[Fetch("outputs")])
-    assert loop._train._cache_size() == plain + 1
+    assert loop._train._function._cache_size() == plain + 1
 
 
 def call_with(hook, call, directory):
