@@ -77,7 +77,7 @@ def next(session: nox.Session) -> None:
         *("--prerelease", "allow", "--reinstall", "--no-deps"), "tensorflow-cpu"
     )
     # TensorFlow may require either distribution of Keras. Both have the same files.
-    session.run("uv", "pip", "uninstall", "keras", "keras-nightly", silent=True)
+    session.run_install("uv", "pip", "uninstall", "keras", "keras-nightly", silent=True)
     session.install("--prerelease", "allow", "--no-deps", "keras-nightly")
     session.run(
         "python",
