@@ -133,7 +133,7 @@ def test_cost_of_many_values_has_a_bound():
     started = time.perf_counter()
     before = fingerprints(some)
     assert time.perf_counter() - started < 1.0
-    # What is beyond the bound is unknown, and never reported.
+    # Attributes beyond the bound are unknown, so their changes are not reported.
     some.later = 2
     assert changed_names(before, fingerprints(some)) == []
 

@@ -199,7 +199,7 @@ def test_keys_differ_between_cores_and_steps(impl, tmp_path):
     noise = [each["y"][0] for each in estimator.predict(batches_of(X[:32]))]
     # Two steps on eight cores with two rows each.
     assert len(set(noise)) == 32
-    # The first call draws as with the seeds of the checkpoint, and later ones anew.
+    # The first call uses the seeds of the checkpoint, and later calls use others.
     assert not set(noise) & set(drawn(estimator))
     assert drawn(estimator, seed=3) == drawn(estimator, seed=3)
 

@@ -23,7 +23,7 @@ PHASES = (
 
 @pytest.fixture(scope="module")
 def phases(tmp_path_factory):
-    """What each phase found, by the name of the phase."""
+    """The behaviours and changed functions of each phase, by its name."""
     folder = tmp_path_factory.mktemp("plain")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder)],

@@ -120,11 +120,22 @@ def test_wrapper_of_another_library_stays(module):
     assert module.greet is wrapper
 
 
-def test_function_that_is_not_called_is_an_error(module):
-    other = replacement("a_library.greet", lambda: "not called")
-    with pytest.raises(UnsupportedVersionError, match="a_library"):
-        with other.block(louder):
-            pass
+@pytest.mark.parametrize(
+    ("name", "reached_by"),
+    [
+        ("greet", lambda: "not called"),
+        ("missing", lambda: "not called"),
+        ("missing", None),
+    ],
+    ids=["not called", "missing", "missing, without a check"],
+)
+def test_function_without_effect_is_an_error_of_each_block(module, name, reached_by):
+    other = replacement(f"a_library.{name}", reached_by)
+    for _ in range(3):
+        with pytest.raises(UnsupportedVersionError, match="a_library"):
+            with other.block(louder):
+                raise AssertionError("The block must not run.")
+    assert not hasattr(module, "missing")
 
 
 @pytest.fixture(autouse=True)

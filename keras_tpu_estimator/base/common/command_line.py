@@ -42,8 +42,8 @@ def parse_command(arguments: Sequence[str], version: str) -> str:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
-    chosen, _ = parser.parse_known_args(arguments[:1])
-    command: str = chosen.command
+    options, _ = parser.parse_known_args(arguments[:1])
+    command: str = options.command
     return command
 
 

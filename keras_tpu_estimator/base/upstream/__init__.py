@@ -1,1 +1,1 @@
-"""What this package takes from and replaces in Keras, JAX and TensorFlow."""
+"""Private names and replaced functions of Keras, JAX and TensorFlow."""

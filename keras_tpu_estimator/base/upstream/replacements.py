@@ -88,11 +88,12 @@ class Replacement:
                 self._reached_by()
 
     def _enter(self) -> None:
+        # A missing function is an error of each block, so it must not count as open.
+        owner, name = self.target.owner, self.target.name
         with self._lock:
             self._open_blocks += 1
             if self._open_blocks > 1:
                 return
-            owner, name = self.target.owner, self.target.name
             self._is_inherited = name not in vars(owner)
             self._original = getattr(owner, name)
             self._installed = self._stand_in(self._original)
