@@ -34,7 +34,8 @@ def module(monkeypatch):
     library = types.ModuleType("a_library")
     library.greet = lambda name: f"hello {name}"
     library.Library = Library
-    library.math = types.SimpleNamespace(one=1)
+    library.math = types.ModuleType("math", "Numbers.")
+    library.math.one = 1
     monkeypatch.setitem(sys.modules, "a_library", library)
     return library
 
@@ -163,6 +164,9 @@ def test_imported_module_is_replaced_in_its_importer(module):
     name = replacement("a_library.math", cls=ModuleReplacement)
     with name.block(lambda math: types.SimpleNamespace(one=math.one + 1)):
         assert module.math.one == 2
+        assert inspect.ismodule(module.math)
+        assert (module.math.__name__, module.math.__doc__) == ("math", "Numbers.")
+        assert dir(module.math) == dir(math)
         beside = []
         thread = threading.Thread(target=lambda: beside.append(module.math.one))
         thread.start()

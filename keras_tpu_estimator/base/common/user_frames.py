@@ -24,8 +24,8 @@ class UserFrames(contextlib.ContextDecorator):
         """Filters the tracebacks of an error and of its causes."""
         if error is None or not keras.config.is_traceback_filtering_enabled():
             return
-        for each in _chain(error):
-            each.__traceback__ = _filtered(each.__traceback__)
+        for cause in _chain(error):
+            cause.__traceback__ = _filtered(cause.__traceback__)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

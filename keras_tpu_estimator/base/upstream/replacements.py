@@ -12,6 +12,7 @@ import contextvars
 import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -142,14 +143,18 @@ class ModuleReplacement(Replacement):
         return _Module(value, self._behaviour)
 
 
-class _Module:
+class _Module(types.ModuleType):
     """A stand-in for a module, whose attributes are those of the current block."""
 
     def __init__(
         self, module: Any, behaviour: contextvars.ContextVar[Behaviour | None]
     ):
+        super().__init__(module.__name__, module.__doc__)
         self._module = module
         self._behaviour = behaviour
+
+    def __dir__(self) -> list[str]:
+        return dir(self._module)
 
     def __getattr__(self, name: str) -> Any:
         behaviour = self._behaviour.get()

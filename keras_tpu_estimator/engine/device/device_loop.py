@@ -65,11 +65,11 @@ class DeviceLoop:
         def compiled(
             name: str, function: Callable[..., PyTree], **settings: Any
         ) -> Compiled:
-            made = JittedLoop(name, function, **settings)
+            loop = JittedLoop(name, function, **settings)
             if executables is None:
-                return made
+                return loop
             shapes_of, devices_of = self._arguments_for, self.devices
-            return StoredLoop(made, shapes_of, devices_of, executables)
+            return StoredLoop(loop, shapes_of, devices_of, executables)
 
         self._train = (
             checking_nans(self._run)
