@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_tpu_estimator.api.config import validation as checks
 from keras_tpu_estimator.api.config.run_config import RunConfig, in_cluster
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.config.validation import check_signature
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
@@ -199,6 +200,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             directory,
             mode_devices,
             checks.warm_start_settings(warm_start_from),
+            iterations=self._loop_length(config, bool(use_tpu)),
             log_every=config.log_step_count_steps,
             seed=seed,
             embeddings=embedding_config_spec,
@@ -325,6 +327,12 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         return evaluation.run(
             lambda step, slots: values.borrowed(step, checkpoint, slots)
         )
+
+    @staticmethod
+    def _loop_length(config: RunConfig, use_tpu: bool) -> IterationsPerLoop | None:
+        """Returns the length of training loops; `None` if it follows from hooks."""
+        del use_tpu  # Other front ends may need it.
+        return config.tpu_config.iterations
 
     def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
         """Returns an evaluation, with checked arguments."""

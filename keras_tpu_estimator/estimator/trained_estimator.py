@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.api.config.run_config import RunConfig, set_fields
-from keras_tpu_estimator.api.config.tpu_config import TPUConfig
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
@@ -130,7 +129,7 @@ class TrainedEstimator:
         config = self._context.config.replace(
             model_dir=None, log_step_count_steps=self._context.log_every
         )
-        usual = vars(TPUConfig())
+        usual = vars(type(config.tpu_config)())
         fields = {
             name: value
             for name, value in vars(config.tpu_config).items()

@@ -89,6 +89,7 @@ class EstimatorContext:
     """A user's functions and settings, and the objects that are made from them once.
 
     Attributes:
+        iterations: The length of training loops; `None` if it follows from hooks.
         log_every: The number of steps between logged metrics, or `None`.
         seed: The seed of initial values and random layers; may be `None` on a
             single host.
@@ -100,6 +101,7 @@ class EstimatorContext:
     model_dir: str
     mode_devices: ModeDevices
     warm_start: WarmStartSettings | None = None
+    iterations: IterationsPerLoop | None = None
     log_every: int | None = None
     seed: int | None = None
     embeddings: EmbeddingConfigSpec | None = None
@@ -110,21 +112,13 @@ class EstimatorContext:
         return fields_of(self)
 
     @property
-    def iterations(self) -> IterationsPerLoop | None:
-        """The length of training loops; `None` if it follows from hooks."""
-        config = self.config.tpu_config
-        return config.iterations if config.chooses_iterations else None
-
-    @property
     def steps_between_hooks(self) -> int:
         """The number of steps between calls of a hook with unknown period.
 
-        As in TensorFlow, it is the default number of steps of a loop on a TPU, and one
-        elsewhere.
+        It is used if no length of loops is set. As in TensorFlow, it is the original's
+        `iterations_per_loop` by default, which is 2, on a TPU, and one elsewhere.
         """
-        if not self.mode_devices.use_tpu:
-            return 1
-        return self.config.tpu_config.iterations.value
+        return 2 if self.mode_devices.use_tpu else 1
 
     @functools.cached_property
     def loop_speed(self) -> LoopSpeed:

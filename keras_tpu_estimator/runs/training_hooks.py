@@ -226,17 +226,16 @@ class TrainingReport:
         """Returns the hook that logs the numbers, or `None` if logging is off."""
         if context.log_every is None:
             return None
-        config = context.config
-        iterations = config.tpu_config.iterations
-        timed = iterations.unit == "seconds"
-        writes = bool(config.save_summary_steps) and context.hosts.is_chief
+        loops = context.iterations
+        secs = loops.value if loops and loops.unit == "seconds" else None
+        is_writing = context.config.save_summary_steps and context.hosts.is_chief
         return TrainingLogHook(
             batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            writer=writer if writes else None,
+            writer=writer if is_writing else None,
             is_brief=notebook.is_here(),
-            every_n_steps=None if timed else context.log_every,
-            every_n_secs=iterations.value if timed else None,
+            every_n_steps=context.log_every if secs is None else None,
+            every_n_secs=secs,
         )
 
 

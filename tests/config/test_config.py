@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import importlib.util
+import json
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -22,6 +24,25 @@ def test_iterations_are_kept_as_given_and_parsed():
     assert config.iterations_per_loop == "60m"
 
 
+def test_unset_iterations_differ_from_all_numbers():
+    unset, two = kte.TPUConfig(), kte.TPUConfig(iterations_per_loop=2)
+    assert unset.iterations_per_loop is unset.iterations is None
+    assert two.iterations == IterationsPerLoop(2, "count")
+    assert unset != two and repr(unset) != repr(two)
+
+
+@pytest.mark.parametrize("iterations", [None, 2, "30s"])
+def test_copies_of_a_tpu_config_behave_equally(iterations):
+    config = kte.TPUConfig(iterations)
+    for copied in (
+        kte.TPUConfig(**json.loads(json.dumps(config._asdict()))),
+        pickle.loads(pickle.dumps(config)),
+        config._replace(num_shards=8)._replace(num_shards=None),
+    ):
+        assert (copied, hash(copied)) == (config, hash(config))
+        assert copied.iterations == config.iterations
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -36,7 +57,6 @@ def test_iterations_are_kept_as_given_and_parsed():
         2.0,
         True,
         False,
-        None,
         "",
         "5ms",
         "5|",
@@ -87,7 +107,7 @@ def test_tpu_config_has_the_originals_fields_in_order():
     config = kte.TPUConfig()
     fields = [field.name for field in dataclasses.fields(config)]
     assert {name: getattr(config, name) for name in fields} == {
-        "iterations_per_loop": 2,
+        "iterations_per_loop": None,
         "num_shards": None,
         "num_cores_per_replica": None,
         "per_host_input_for_training": V1,

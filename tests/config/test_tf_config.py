@@ -92,7 +92,7 @@ def test_the_name_of_the_tpu_job(config_of, recwarn):
     named = {"service": {"tpu_worker_job_name": "job"}}
     config = config_of(named)
     assert config.tpu_config.tpu_job_name == "job"
-    assert not config.tpu_config.chooses_iterations
+    assert config.tpu_config.iterations is None
     again = config.replace(tpu_config=config.tpu_config._replace(num_shards=8))
     assert again.tpu_config.tpu_job_name == "job"
     assert config.replace(tpu_config=kte.TPUConfig()).tpu_config == config.tpu_config

@@ -101,3 +101,63 @@ def test_other_names_of_eager_have_fitting_advice():
     kte.tf1.install()
     with pytest.raises(AttributeError, match=r"Use tf\.metrics, tf\.layers and tf\.d"):
         tf.contrib.eager.Network  # noqa: B018
+
+
+def test_scripts_read_the_originals_number_of_iterations():
+    config = tpu.TPUConfig()
+    assert config.iterations_per_loop == config[0] == 2
+    assert config == tpu.TPUConfig(iterations_per_loop=2)
+    # Loops end where hooks act.
+    assert config.iterations is None
+    assert tpu.TPUConfig(7).iterations.value == 7
+    assert repr(tpu.RunConfig(config)) == "TPURunConfig()"
+
+
+class Runs(tf.train.SessionRunHook):
+    """Records the global step after each run."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after_run(self, run_context, run_values):
+        step = tf.train.get_global_step()
+        self.steps.append(int(run_context.session.run(step)))
+
+
+@pytest.mark.parametrize(
+    "iterations, use_tpu, steps",
+    [
+        (3, True, [3, 5]),
+        (None, False, [1, 2, 3, 4, 5]),
+        (3, False, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_loops_of_a_script_that_reads_iterations(tmp_path, iterations, use_tpu, steps):
+    def model_fn(features, labels, mode, params, config):
+        rate = 0.5 / config.tpu_config.iterations_per_loop
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(features * w)
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss, step)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def input_fn(params):
+        ones = np.ones((params["batch_size"], 1), "float32")
+        return tf.data.Dataset.from_tensors(ones).repeat()
+
+    # One core needs no CrossShardOptimizer.
+    settings = {"num_shards": 1}
+    if iterations is not None:
+        settings["iterations_per_loop"] = iterations
+    made = tpu.TPUEstimator(
+        model_fn,
+        config=tpu.RunConfig(tpu.TPUConfig(**settings), model_dir=str(tmp_path)),
+        use_tpu=use_tpu,
+        train_batch_size=8,
+    )
+    runs = Runs()
+    made.train(input_fn, hooks=[runs], steps=5)
+    assert runs.steps == steps
+    assert made.config.tpu_config.iterations_per_loop == (iterations or 2)
+    rate = 0.5 / (iterations or 2)
+    assert made.get_variable_value("w") == pytest.approx(1 - 5 * rate)

@@ -1,7 +1,5 @@
 """Tests that scripts of 2018 run unchanged."""
 
-import keras_tpu_estimator as kte  # isort: skip
-
 import pathlib
 import re
 import subprocess
@@ -155,7 +153,7 @@ def test_import_means_tensorflow_1(imported_from):
     assert module.tf.Session is v1.Session
     assert module.slim.conv2d is module.tf.contrib.layers.conv2d
     assert module.layer_norm is module.slim.layer_norm
-    assert module.tpu_config.TPUConfig is kte.TPUConfig
+    assert module.tpu_config.TPUConfig is module.tf.estimator.tpu.TPUConfig
     assert module.array_ops.reshape is not None
     assert module.tf2.function is tf.function
     with tf.Graph().as_default():

@@ -474,9 +474,11 @@ for _field in dataclasses.fields(RunConfig):
 
 def set_fields(config: RunConfig) -> dict[str, Any]:
     """Returns the fields of a configuration that differ from `RunConfig()`."""
+    # A front end may have its own class of `TPUConfig`.
+    defaults = _settled_defaults() | {"tpu_config": type(config.tpu_config)()}
     return {
         name: getattr(config, name)
-        for name, default in _settled_defaults().items()
+        for name, default in defaults.items()
         if getattr(config, name) != default
     }
 

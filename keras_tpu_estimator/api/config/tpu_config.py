@@ -88,10 +88,6 @@ class InputPipelineConfig(enum.IntEnum):
 _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
-class _NotChosen(int):
-    """A loop length that is only a default, so that loops may be shorter."""
-
-
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUConfig(NamedTupleLike):
@@ -102,10 +98,10 @@ class TPUConfig(NamedTupleLike):
     Args:
         iterations_per_loop: Steps of one device program, or the time that it
             should take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
-            checkpoints come between programs. By default, a program ends at the
-            step of a checkpoint, a summary, a log line or a hook, and after
-            about a second. A hook that names no steps is called after every
-            second step, and without `use_tpu` after each step.
+            checkpoints come between programs. Defaults to `None`: a program
+            ends at the step of a checkpoint, a summary, a log line or a hook,
+            and after about a second. A hook that names no steps is then called
+            after every second step, and without `use_tpu` after each step.
         num_shards: Number of replicas, for a check. 1 uses one device, or those
             of one replica. Defaults to `None`.
         num_cores_per_replica: Number of devices that one copy of the model is
@@ -140,7 +136,7 @@ class TPUConfig(NamedTupleLike):
     100
     """
 
-    iterations_per_loop: int | str = _NotChosen(2)
+    iterations_per_loop: int | str | None = None
     num_shards: int | None = None
     num_cores_per_replica: int | None = None
     per_host_input_for_training: bool | int = True
@@ -153,7 +149,8 @@ class TPUConfig(NamedTupleLike):
     experimental_feed_hook: Callable[..., object] | None = None
 
     def __post_init__(self) -> None:
-        IterationsPerLoop.parse(self.iterations_per_loop)
+        if self.iterations_per_loop is not None:
+            IterationsPerLoop.parse(self.iterations_per_loop)
         self._check_ints()
         self._set(
             "per_host_input_for_training",
@@ -168,8 +165,8 @@ class TPUConfig(NamedTupleLike):
         _check_cores_per_replica(self.num_cores_per_replica)
 
     @property
-    def iterations(self) -> IterationsPerLoop:
-        """The parsed `iterations_per_loop`.
+    def iterations(self) -> IterationsPerLoop | None:
+        """The parsed `iterations_per_loop`; `None` if loops end where hooks act.
 
         Example:
 
@@ -177,37 +174,9 @@ class TPUConfig(NamedTupleLike):
         >>> kte.TPUConfig(iterations_per_loop="1h").iterations
         IterationsPerLoop(value=3600, unit='seconds')
         """
+        if self.iterations_per_loop is None:
+            return None
         return IterationsPerLoop.parse(self.iterations_per_loop)
-
-    @property
-    def chooses_iterations(self) -> bool:
-        """Whether `iterations_per_loop` differs from the default.
-
-        Example:
-
-        >>> import keras_tpu_estimator as kte
-        >>> kte.TPUConfig(iterations_per_loop=2).chooses_iterations
-        True
-        >>> kte.TPUConfig().chooses_iterations
-        False
-        """
-        return not isinstance(self.iterations_per_loop, _NotChosen)
-
-    def without_chosen_iterations(self) -> "TPUConfig":
-        """Returns the same settings, with a loop length that has no effect
-        without TPUs.
-
-        Example:
-
-        >>> import keras_tpu_estimator as kte
-        >>> config = kte.TPUConfig(100).without_chosen_iterations()
-        >>> config.iterations_per_loop, config.chooses_iterations
-        (100, False)
-        """
-        given = self.iterations_per_loop
-        if not is_int(given):
-            return self
-        return self._replace(iterations_per_loop=_NotChosen(given))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.api.config import run_config
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.config.validation import check_signature
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.export_outputs import PredictOutput
@@ -69,12 +70,18 @@ class TPUEstimator(tpu_estimator.TPUEstimator):
         super().__init__(
             _marked(model_fn),
             model_dir,
-            config if use_tpu else _without_loops(config),
+            config,
             params,
             use_tpu,
             *args,
             **kwargs,
         )
+
+    @staticmethod
+    def _loop_length(
+        config: run_config.RunConfig, use_tpu: bool
+    ) -> IterationsPerLoop | None:
+        return config.tpu_config.iterations if use_tpu else None
 
     @property
     def model_fn(self) -> Callable[..., Any]:
@@ -116,12 +123,16 @@ class Estimator(tpu_estimator.TPUEstimator):
         super().__init__(
             _marked(_with_params(model_fn, self._own_params)),
             model_dir,
-            RunConfig() if config is None else _without_loops(config),
+            RunConfig() if config is None else config,
             use_tpu=False,
             eval_on_tpu=False,
             export_to_tpu=False,
             warm_start_from=warm_start_from,
         )
+
+    @staticmethod
+    def _loop_length(config: run_config.RunConfig, use_tpu: bool) -> None:
+        """Lets loops end where hooks act, because this estimator uses no TPU."""
 
     @property
     def model_fn(self) -> Callable[..., Any]:
@@ -211,16 +222,6 @@ def _on_this_machine(
         jax.device_count(),
     )
     return config.replace(tpu_config=config.tpu_config._replace(num_shards=None))
-
-
-def _without_loops(
-    config: run_config.RunConfig | None,
-) -> run_config.RunConfig | None:
-    """Removes a chosen loop length, so that loops end where hooks need it."""
-    if not isinstance(config, run_config.RunConfig):
-        return config
-    tpu_config = config.tpu_config.without_chosen_iterations()
-    return config.replace(tpu_config=tpu_config)
 
 
 def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:

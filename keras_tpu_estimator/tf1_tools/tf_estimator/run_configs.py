@@ -8,8 +8,9 @@ from types import FrameType
 from typing import Any
 
 from keras_tpu_estimator.api.config import run_config
-from keras_tpu_estimator.api.config.tpu_config import TPUConfig
+from keras_tpu_estimator.api.config import tpu_config as core_config
 from keras_tpu_estimator.base.common.logs import warn_once
+from keras_tpu_estimator.tf1_tools.tf_estimator.tpu_config import TPUConfig
 
 # The folder of this package.
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
@@ -27,7 +28,7 @@ class _OfTF1(run_config.RunConfig):
 
     def __init__(
         self,
-        tpu_config: TPUConfig | None = None,
+        tpu_config: core_config.TPUConfig | None = None,
         evaluation_master: str | None = None,
         master: str | None = None,
         cluster: Any = None,

@@ -6,11 +6,11 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_tpu_estimator.api.config.tpu_config import TPUConfig
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.estimator import tpu_estimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import TPUEstimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import TPURunConfig
+from keras_tpu_estimator.tf1_tools.tf_estimator.tpu_config import TPUConfig
 
 RunConfig = TPURunConfig
 
