@@ -51,7 +51,7 @@ from keras_tpu_estimator.front_ends.keras_model.program_model import ProgramMode
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
-from keras_tpu_estimator.planning.memory import Allocation, Held
+from keras_tpu_estimator.planning.memory import Allocation, ArrayBytes
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.shims.resolving import Name
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
@@ -70,7 +70,7 @@ __all__ = [
     "FrontEnd",
     "GradientTransformation",
     "HasPath",
-    "Held",
+    "ArrayBytes",
     "InitSession",
     "InputFn",
     "Labels",

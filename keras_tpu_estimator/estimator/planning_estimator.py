@@ -89,7 +89,7 @@ class PlanningEstimator:
         options = plans.PlanOptions(store, quick)
         with compiling.progress(_logger.info, f"Compiling mode {mode!r}"):
             if isinstance(topology, str):
-                plan = plans.Plan.of(call, topologies.parse(topology), options)
+                plan = plans.Plan.from_call(call, topologies.parse(topology), options)
                 found: tuple[Plan | Refusal, ...] = (plan,)
             else:
                 each = topologies.parse_each(topology)

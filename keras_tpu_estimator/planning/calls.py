@@ -6,21 +6,21 @@ from typing import Any, Self, TypeAlias
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
     """A call of an estimator that is planned from one batch of its input, with the
-    arrays that earlier calls leave on each core (`kept`), by kind.
+    arrays that earlier calls leave on each core (`resident`), by kind.
     """
 
     context: EstimatorContext
     input_fn: InputFn
     mode: str
     steps: int | None = None
-    kept: Mapping[str, Held] = dataclasses.field(default_factory=dict)
+    resident: Mapping[str, ArrayBytes] = dataclasses.field(default_factory=dict)
 
     @property
     def batch_size(self) -> int | None:
@@ -40,10 +40,10 @@ class Call:
         config = self.context.config
         of_tpu = {f.name for f in dataclasses.fields(config.tpu_config)}
         tpu = {name: value for name, value in options.items() if name in of_tpu}
-        own = {name: value for name, value in options.items() if name not in of_tpu}
+        changes = {name: value for name, value in options.items() if name not in of_tpu}
         if tpu:
-            own["tpu_config"] = dataclasses.replace(config.tpu_config, **tpu)
-        config = config.replace(**own)
+            changes["tpu_config"] = dataclasses.replace(config.tpu_config, **tpu)
+        config = config.replace(**changes)
         devices = dataclasses.replace(self.context.mode_devices, config=config)
         context = dataclasses.replace(self.context, config=config, mode_devices=devices)
         return dataclasses.replace(self, context=context)
@@ -86,7 +86,9 @@ def _are_new(options: Mapping[str, Any], call: Call) -> bool:
 def _values(config: Any) -> dict[str, tuple[Any, Any]]:
     """Returns the value and the default of each field."""
     fields = dataclasses.fields(config)
-    return {each.name: (getattr(config, each.name), each.default) for each in fields}
+    return {
+        field.name: (getattr(config, field.name), field.default) for field in fields
+    }
 
 
 def _is_chosen(value: Any, default: Any) -> bool:

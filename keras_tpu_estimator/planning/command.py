@@ -76,8 +76,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """
     parser = _parser(name)
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options, others = _parsed(parser, [*arguments[:end]])
-    others += arguments[end + 1 :]
+    options, script_arguments = _parsed(parser, [*arguments[:end]])
+    script_arguments += arguments[end + 1 :]
     if options.script.endswith(".ipynb"):
         parser.error(
             f"SCRIPT must be a Python file. Received a notebook: "
@@ -85,7 +85,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         )
     # TensorFlow's logs would hide the table.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    names = [name for given in options.topology for name in given.split(",")]
+    names = [name for listed in options.topology for name in listed.split(",")]
     try:
         targets = topologies.parse_each(names)
         run_script = command.run if _is_tf1(options) else sources.run
@@ -105,13 +105,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
             compiling.without_cache(),
             replacing_calls(dry_run),
         ):
-            run_script(options.script, others, options.m)
+            run_script(options.script, script_arguments, options.m)
     except (CompileError, DoesNotFitError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except (SystemExit, Exception) as error:
         is_end = isinstance(error, SystemExit) and not error.code
-        if not (dry_run.found or is_end):
+        if not (dry_run.plans or is_end):
             raise
         if not is_end:
             sys.stderr.write(
@@ -120,13 +120,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
                 "planned.\n"
             )
             return 1
-    if not dry_run.found:
+    if not dry_run.plans:
         sys.stderr.write(
             f"{options.script} must call `train`, `evaluate` or `predict`. Received: "
             "a script without such calls. Check its arguments.\n"
         )
         return 2
-    return any(isinstance(plan, Refusal) for plan in dry_run.found)
+    return any(isinstance(plan, Refusal) for plan in dry_run.plans)
 
 
 def _parsed(
@@ -143,10 +143,10 @@ def _parsed(
         parser.prog, parser.format_usage()[7:], add_help=False, allow_abbrev=False
     )
     _add_options(behind)
-    options, others = behind.parse_known_args(arguments[1:], options)
+    options, script_arguments = behind.parse_known_args(arguments[1:], options)
     if not options.topology:
         parser.error("--topology is required, such as --topology v5e:4x4")
-    return options, others
+    return options, script_arguments
 
 
 def _store(folder: str | None) -> Executables | None:

@@ -21,7 +21,7 @@ from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.hlo import Instruction, Module
-from keras_tpu_estimator.planning.memory import Allocation, Held
+from keras_tpu_estimator.planning.memory import Allocation, ArrayBytes
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -95,28 +95,28 @@ def laid_out(
 
 def _read(folder: str, name: str) -> str:
     """Returns a file that XLA has dumped, or "" if it is missing."""
-    found = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
-    return found[-1].read_text("utf-8") if found else ""
+    files = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
+    return files[-1].read_text("utf-8") if files else ""
 
 
 def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, ...]:
     """Returns the largest buffers of temporary memory, by the largest value in each."""
-    made = {
+    instructions = {
         instruction.name: instruction
         for computation in module.computations.values()
         for instruction in computation.instructions
     }
-    places: dict[int, tuple[int, Instruction]] = {}
+    largest_at: dict[int, tuple[int, Instruction]] = {}
     for part in assignment.split("\nallocation ")[1:]:
         if not _IN_LARGE_MEMORY.match(part):
             continue
         for name, size, offset in _VALUE.findall(part):
-            held = places.get(int(offset))
-            if name in made and (held is None or int(size) > held[0]):
-                places[int(offset)] = int(size), made[name]
-    largest = sorted(places.values(), key=lambda place: -place[0])
+            previous = largest_at.get(int(offset))
+            if name in instructions and (previous is None or int(size) > previous[0]):
+                largest_at[int(offset)] = int(size), instructions[name]
+    largest = sorted(largest_at.values(), key=lambda entry: -entry[0])
     return memory.counted(
-        memory.of_instruction(module, instruction, size)
+        memory.largest_of_instruction(module, instruction, size)
         for size, instruction in largest
         if size * _SMALLEST >= largest[0][0]
     )[:count]
@@ -157,11 +157,11 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
     try:
         return traced.lower()
     except NotImplementedError as error:
-        found = _PRIMITIVE.search(str(error))
-        if not found:
+        primitive = _PRIMITIVE.search(str(error))
+        if not primitive:
             raise
-        place = _place_of(found[1], traced.jaxpr.jaxpr) or ("", 0)
-        raise CompileError(str(error), found[1], *place) from error
+        source = _place_of(primitive[1], traced.jaxpr.jaxpr) or ("", 0)
+        raise CompileError(str(error), primitive[1], *source) from error
 
 
 @contextlib.contextmanager
@@ -194,13 +194,13 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
         inner = (
             _place_of(name, function) for function in inner_functions(equation.params)
         )
-        found = next((place for place in inner if place is not None), None)
-        if found is None and equation.primitive.name != name:
+        innermost = next((source for source in inner if source is not None), None)
+        if innermost is None and equation.primitive.name != name:
             continue
-        if found and found[0]:
-            return found
-        place = place_of(equation.source_info)
-        return ("", 0) if place is None else (place.line.file, place.line.number)
+        if innermost and innermost[0]:
+            return innermost
+        line = place_of(equation.source_info)
+        return ("", 0) if line is None else (line.line.file, line.line.number)
     return None
 
 
@@ -212,18 +212,20 @@ def _too_large(
     batch_size: int | None,
 ) -> DoesNotFitError:
     used, limit = layout.used or sizes[0], sizes[1]
-    held = memory.held(arguments, layout.module)
-    fitting = batch_size and _fitting(batch_size, used, limit, held, topology)
-    return DoesNotFitError(topology.name, used, limit, held, layout.largest, fitting)
+    sizes_by_kind = memory.sizes_by_kind(arguments, layout.module)
+    fitting = batch_size and _fitting(batch_size, used, limit, sizes_by_kind, topology)
+    return DoesNotFitError(
+        topology.name, used, limit, sizes_by_kind, layout.largest, fitting
+    )
 
 
-def _needed(said: str) -> tuple[int, int] | None:
+def _needed(message: str) -> tuple[int, int] | None:
     """Parses the bytes that a program needs and can use, if the message has them."""
-    found = _TOO_LARGE.search(said) if "RESOURCE_EXHAUSTED" in said else None
-    if not found:
+    sizes = _TOO_LARGE.search(message) if "RESOURCE_EXHAUSTED" in message else None
+    if not sizes:
         return None
     used, used_unit, limit, limit_unit = filter(
-        lambda part: part is not None, found.groups()
+        lambda part: part is not None, sizes.groups()
     )
     return (
         int(float(used) * _UNITS[used_unit]),
@@ -235,16 +237,16 @@ def _fitting(
     batch_size: int,
     used: int,
     limit: int,
-    held: Mapping[str, Held],
+    sizes_by_kind: Mapping[str, ArrayBytes],
     topology: DeviceTopology,
 ) -> int | None:
     """Estimates a batch size that fits if all memory but the model scales with it."""
-    if not held:
+    if not sizes_by_kind:
         return None
-    model = sum(each.real for kind, each in held.items() if kind != "input")
-    if held.get("slots", Held(0, 0)).real:
+    model = sum(size.real for kind, size in sizes_by_kind.items() if kind != "input")
+    if sizes_by_kind.get("slots", ArrayBytes(0, 0)).real:
         # The gradients have the size of all variables.
-        model += held.get("variables", Held(0, 0)).real
+        model += sizes_by_kind.get("variables", ArrayBytes(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
     unit = math.lcm(topology.num_cores, _ROUND)
     # The batch size itself does not fit, even if the estimate is larger.
@@ -252,13 +254,13 @@ def _fitting(
     return max(0, size - size % (unit if size >= unit else topology.num_cores))
 
 
-def _refused(said: str) -> CompileError:
-    found = _OPERATION.search(said)
-    operation = next(filter(None, found.groups()), None) if found else None
-    places = [(file, int(line)) for file, line in _LOCATION.findall(said)]
-    users = (place for place in places if is_of_user(place[0]))
-    file, line = next(users, places[0] if places else ("", 0))
-    return CompileError(said, operation, file, line)
+def _refused(message: str) -> CompileError:
+    match = _OPERATION.search(message)
+    operation = next(filter(None, match.groups()), None) if match else None
+    lines = [(file, int(line)) for file, line in _LOCATION.findall(message)]
+    users = (line for line in lines if is_of_user(line[0]))
+    file, line = next(users, lines[0] if lines else ("", 0))
+    return CompileError(message, operation, file, line)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ class StepCost:
         cycles: The compiler's estimate for the body of the loop, without collectives;
             `None` if the compiler has made no estimate.
         collectives: The collectives of a step, by kind.
-        others: The collectives outside the loop over steps, for all steps.
+        collectives_outside: The collectives outside the loop over steps, for all steps.
         copied: Bytes of copies in the main memory; `None` if unknown.
         state_copies: The copies among them of state that one step passes to the next,
             such as variables.
@@ -132,7 +132,7 @@ class StepCost:
     bytes: float | None
     cycles: float | None
     collectives: tuple[Collective, ...]
-    others: tuple[Collective, ...]
+    collectives_outside: tuple[Collective, ...]
     copied: float | None
     state_copies: tuple[Allocation, ...]
     callbacks: tuple[str, ...]
@@ -159,7 +159,7 @@ class StepCost:
         """The bytes that a core sends in a step if all cores send as little as
         possible.
         """
-        return sum(each.sent for each in self.collectives)
+        return sum(collective.sent for collective in self.collectives)
 
 
 def step_cost(
@@ -180,7 +180,9 @@ def step_cost(
     """
     module = hlo.parse(compiled.as_text() or "", in_graph)
     parts = loops.split(module, steps, has_loop)
-    held = memory.of(compiled, module, arguments, topology.chip.core.memory_left)
+    program_memory = memory.from_compiled(
+        compiled, module, arguments, topology.chip.core.memory_left
+    )
     step, share = parts.step, parts.share
     flops = moved = limits = None
     kernels = work.kernels(step)
@@ -191,24 +193,24 @@ def step_cost(
         moved = (
             work.bytes_moved(step, inside) * share
             # For example, the inputs of all steps are converted at once.
-            + work.bytes_moved(parts.others, inside) / steps
+            + work.bytes_moved(parts.outside, inside) / steps
         )
     if step and not kernels:
-        flops = work.flops(step) * share + work.flops(parts.others) / steps
-        total = sum(each.sent for each in sent)
+        flops = work.flops(step) * share + work.flops(parts.outside) / steps
+        total = sum(collective.sent for collective in sent)
         limits = roofline(topology.chip, flops, moved or 0.0, total, cycles)
     return StepCost(
         flops,
         moved,
         cycles,
         sent,
-        work.collectives(parts.others, topology.num_cores),
+        work.collectives(parts.outside, topology.num_cores),
         work.bytes_copied(step) * share,
         memory.state_copies(module, parts.body, steps),
         callbacks(step),
         kernels,
         not all(run.is_known for run in step),
-        held,
+        program_memory,
         _aliases(compiled, module),
         limits,
         memory.largest(module, step),
@@ -217,13 +219,13 @@ def step_cost(
 
 def _cycles(runs: Iterable[Run], share: float) -> float | None:
     """Adds the compiler's estimates, or returns `None` if one is missing."""
-    found = [
+    estimates = [
         cycles * run.times
         for run in runs
         if not run.is_fused and (cycles := run.instruction.cycles) is not None
     ]
-    total = sum(found) * share
-    return total if found and math.isfinite(total) else None
+    total = sum(estimates) * share
+    return total if estimates and math.isfinite(total) else None
 
 
 def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
@@ -247,15 +249,15 @@ def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
     """Returns the operations that call Python on the host, each once."""
     return tuple(
         dict.fromkeys(
-            str(operations.of(run.instruction))
+            str(operations.from_instruction(run.instruction))
             for run in runs
             if _is_callback(run.instruction)
         )
     )
 
 
-def _is_callback(each: Instruction) -> bool:
+def _is_callback(instruction: Instruction) -> bool:
     # A TPU exchanges tensors with its host; other devices call a library.
-    if each.opcode in ("send", "recv"):
-        return each.attribute("is_host_transfer") == "true"
-    return "python" in each.target and each.target.endswith("callback")
+    if instruction.opcode in ("send", "recv"):
+        return instruction.attribute("is_host_transfer") == "true"
+    return "python" in instruction.target and instruction.target.endswith("callback")

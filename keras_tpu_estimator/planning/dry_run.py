@@ -19,7 +19,7 @@ from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
 from keras_tpu_estimator.planning.calls import Call
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.plans import AS_RUN, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.dry_run import Predictions
@@ -29,8 +29,8 @@ from keras_tpu_estimator.runs.prediction_batches import Predicted
 # A script that trains until a checkpoint reaches some step would never end.
 _MOST_CALLS = 1000
 # Arrays that stay on the cores between the calls of an estimator.
-_KEPT = {"variables", "slots"}
-_NOTHING = Held(0, 0)
+_RESIDENT = {"variables", "slots"}
+_NOTHING = ArrayBytes(0, 0)
 _OF_TRAINING = "slots kept from training"
 _OF_OTHERS = "kept by other estimators"
 
@@ -166,14 +166,16 @@ class DryRun:
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
         # The bytes that each estimator keeps on a core, by topology and kind.
-        self._kept: dict[_Estimator, dict[str, dict[str, Held]]] = (
+        self._resident: dict[_Estimator, dict[str, dict[str, ArrayBytes]]] = (
             collections.defaultdict(lambda: collections.defaultdict(dict))
         )
 
     @property
-    def found(self) -> tuple[Plan | Refusal, ...]:
+    def plans(self) -> tuple[Plan | Refusal, ...]:
         """All plans, in the order of calls."""
-        return tuple(plan for each in self._calls.values() for plan in each)
+        return tuple(
+            plan for plans_of_call in self._calls.values() for plan in plans_of_call
+        )
 
     def train(
         self,
@@ -194,8 +196,10 @@ class DryRun:
         self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
         """Plans an evaluation, and returns NaN for every metric."""
-        found = self._plan(context, input_fn, ModeKeys.EVAL, steps)
-        plan = next(each for each in found if isinstance(each, Plan))
+        plans_of_call = self._plan(context, input_fn, ModeKeys.EVAL, steps)
+        plan = next(
+            candidate for candidate in plans_of_call if isinstance(candidate, Plan)
+        )
         unknown = np.float32("nan")
         result = dict.fromkeys((*plan.metrics, "loss"), unknown)
         return collections.defaultdict(
@@ -204,8 +208,10 @@ class DryRun:
 
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
         """Plans predictions, and yields zeros as the predictions of one batch."""
-        found = self._plan(context, input_fn, ModeKeys.PREDICT)
-        plan = next(each for each in found if isinstance(each, Plan))
+        plans_of_call = self._plan(context, input_fn, ModeKeys.PREDICT)
+        plan = next(
+            candidate for candidate in plans_of_call if isinstance(candidate, Plan)
+        )
         zeros = jax.tree.map(
             lambda leaf: np.zeros(leaf.shape, leaf.dtype), plan.predictions
         )
@@ -240,41 +246,43 @@ class DryRun:
             names = ", ".join(topology.name for topology in self._topologies)
             self._report(f"Compiling mode {mode!r} for {names} ...")
             with compiling.progress(self._report, f"Compiling mode {mode!r}"):
-                found = plans.for_topologies(
+                plans_of_call = plans.for_topologies(
                     call, self._topologies, self._options, self._beside(key)
                 )
-            self._write(plan_table.as_text(found) + "\n")
-            self._calls[key] = found
-            self._note_kept(key, found)
+            self._write(plan_table.as_text(plans_of_call) + "\n")
+            self._calls[key] = plans_of_call
+            self._note_resident(key, plans_of_call)
         return self._calls[key]
 
-    def _beside(self, key: _Key) -> dict[str, dict[str, Held]]:
+    def _beside(self, key: _Key) -> dict[str, dict[str, ArrayBytes]]:
         """Returns the arrays that earlier calls leave on each core, by topology."""
         names = [topology.name for topology in self._topologies]
         return {name: dict(self._beside_on(name, key)) for name in names}
 
-    def _beside_on(self, topology: str, key: _Key) -> Iterator[tuple[str, Held]]:
-        slots = self._kept[key.context][topology].get("slots", _NOTHING)
+    def _beside_on(self, topology: str, key: _Key) -> Iterator[tuple[str, ArrayBytes]]:
+        slots = self._resident[key.context][topology].get("slots", _NOTHING)
         if slots.real and key.mode != ModeKeys.TRAIN:
             yield _OF_TRAINING, slots
-        others = memory.total(
-            held
-            for estimator, topologies in self._kept.items()
+        total = memory.total(
+            size
+            for estimator, topologies in self._resident.items()
             if estimator.is_alive and estimator != key.context
-            for held in topologies[topology].values()
+            for size in topologies[topology].values()
         )
-        if others.real:
-            yield _OF_OTHERS, others
+        if total.real:
+            yield _OF_OTHERS, total
 
-    def _note_kept(self, key: _Key, found: Iterable[Plan | Refusal]) -> None:
+    def _note_resident(
+        self, key: _Key, plans_of_call: Iterable[Plan | Refusal]
+    ) -> None:
         """Records the variables and slots that a call leaves on each core."""
-        for topology, plan in zip(self._topologies, found, strict=True):
-            kept = self._kept[key.context][topology.name]
+        for topology, plan in zip(self._topologies, plans_of_call, strict=True):
+            sizes = self._resident[key.context][topology.name]
             if isinstance(plan, Plan):
-                given = plan.cost.memory.arguments
-                for kind in _KEPT & given.keys():
-                    before = kept.get(kind, _NOTHING)
-                    kept[kind] = max(before, given[kind], key=_real_bytes)
+                arguments = plan.cost.memory.arguments
+                for kind in _RESIDENT & arguments.keys():
+                    before = sizes.get(kind, _NOTHING)
+                    sizes[kind] = max(before, arguments[kind], key=_real_bytes)
 
     def _program_of(self, call: Call) -> Hashable:
         """Returns a key that is equal for calls that run the same program."""
@@ -291,5 +299,5 @@ class DryRun:
             return _ByIdentity(call.input_fn)
 
 
-def _real_bytes(held: Held) -> int:
-    return held.real
+def _real_bytes(size: ArrayBytes) -> int:
+    return size.real

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from keras_tpu_estimator.base.common.pickling import reduce_error
-from keras_tpu_estimator.planning.memory import Allocation, Held, shown_bytes
+from keras_tpu_estimator.planning.memory import Allocation, ArrayBytes, shown_bytes
 
 
 class CompileError(RuntimeError):
     """The compiler of a topology rejects an operation.
 
     Args:
-        said: The compiler's message.
+        message: The compiler's message.
         operation: The name of the operation. Defaults to `None`: unknown.
         file: The file with the operation. Defaults to `""`: unknown.
         line: The line number of the operation. Defaults to 0: unknown.
@@ -28,12 +28,12 @@ class CompileError(RuntimeError):
 
     def __init__(
         self,
-        said: str,
+        message: str,
         operation: str | None = None,
         file: str = "",
         line: int = 0,
     ):
-        self.said = said
+        self.message = message
         self.operation = operation
         self.file = file
         self.line = line
@@ -44,7 +44,7 @@ class CompileError(RuntimeError):
             f"The TPU compiler rejects {what}{where}. "
             + (f"The line is: {code}\n" if code else "")
             + "Replace it by operations that the compiler supports. "
-            f"The compiler's message: {said}"
+            f"The compiler's message: {message}"
         )
 
 
@@ -78,7 +78,7 @@ class DoesNotFitError(RuntimeError):
         topology: str,
         used: int,
         limit: int,
-        arguments: Mapping[str, Held] | None = None,
+        arguments: Mapping[str, ArrayBytes] | None = None,
         largest: Sequence[Allocation] = (),
         batch_size: int | None = None,
         is_compiled: bool = False,
@@ -95,8 +95,8 @@ class DoesNotFitError(RuntimeError):
             f"The program does not fit: a core of {topology} has "
             f"{shown_bytes(limit)} for programs, and this one needs "
             f"{shown_bytes(used)}."
-            + self._given()
-            + self._made()
+            + self._arguments_text()
+            + self._largest_text()
             + f"\n{self._to_change()}"
         )
 
@@ -115,23 +115,23 @@ class DoesNotFitError(RuntimeError):
     def add_options(self, options: Mapping[str, object]) -> None:
         """Adds fields of `RunConfig` and `TPUConfig` that were compiled and fit."""
         self.options = dict(options)
-        chosen = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        if chosen:
-            self.args = (f"{self}\nIt fits with {chosen}: this was compiled.",)
+        settings = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        if settings:
+            self.args = (f"{self}\nIt fits with {settings}: this was compiled.",)
 
-    def _given(self) -> str:
+    def _arguments_text(self) -> str:
         if not self.arguments:
             return ""
         kinds = ", ".join(
-            f"{shown_bytes(held.real)} of {kind}"
-            for kind, held in self.arguments.items()
+            f"{shown_bytes(size.real)} of {kind}"
+            for kind, size in self.arguments.items()
         )
         return f" Its arguments take {kinds}."
 
-    def _made(self) -> str:
+    def _largest_text(self) -> str:
         if not self.largest:
             return ""
-        listed = "".join(f"\n  {each}" for each in self.largest)
+        listed = "".join(f"\n  {allocation}" for allocation in self.largest)
         return f" Its largest arrays are{listed}"
 
     def _to_change(self) -> str:

@@ -196,15 +196,15 @@ def parse(name: str) -> GpuTopology | None:
     kind = next((kind for kind in GPUS if plain.startswith(kind)), None)
     if kind is None:
         return None
-    found = re.fullmatch(r"[:-](?:(\d+)x)?(\d+)", plain.removeprefix(kind))
-    if not found:
+    size = re.fullmatch(r"[:-](?:(\d+)x)?(\d+)", plain.removeprefix(kind))
+    if not size:
         raise ValueError(
             f"The number of hosts and of GPUs per host must follow the kind. "
             f"Received: {name!r}. Pass a name such as '{kind}:1x8', or "
             f"'{kind}:2x8' for two hosts."
         )
-    hosts, number = int(found[1] or 1), int(found[2])
-    if not found[1] and number > _MOST and number % _MOST == 0:
+    hosts, number = int(size[1] or 1), int(size[2])
+    if not size[1] and number > _MOST and number % _MOST == 0:
         hosts, number = number // _MOST, _MOST
     return GpuTopology(kind, hosts, number)
 

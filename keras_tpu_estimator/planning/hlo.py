@@ -120,9 +120,9 @@ def dtype_name(dtype: str) -> str:
 
 
 def _layout(text: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    order, _, rest = text.partition(":")
-    tile = re.search(r"T\(([\d,]+)\)", rest)
-    space = re.search(r"S\((\d+)\)", rest)
+    order, _, annotations = text.partition(":")
+    tile = re.search(r"T\(([\d,]+)\)", annotations)
+    space = re.search(r"S\((\d+)\)", annotations)
     return (
         tuple(int(axis) for axis in order.split(",") if axis),
         tuple(map(int, tile[1].split(","))) if tile else (),
@@ -162,7 +162,7 @@ class Instruction:
     @property
     def line(self) -> SourceLine | None:
         """The user's line that it comes from, or `None` if it is unknown."""
-        return self.source.of(self.text)
+        return self.source.user_line(self.text)
 
     @functools.cached_property
     def called(self) -> dict[str, str]:
@@ -176,30 +176,30 @@ class Instruction:
     @property
     def op_name(self) -> str:
         """The nested names of its layer and operation."""
-        found = re.search(r'op_name="([^"]*)"', self.text)
-        return found[1] if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.text)
+        return match[1] if match else ""
 
     @property
     def target(self) -> str:
         """The external function that it calls, or ""."""
-        found = re.search(r'custom_call_target="([^"]*)"', self.text)
-        return found[1] if found else ""
+        match = re.search(r'custom_call_target="([^"]*)"', self.text)
+        return match[1] if match else ""
 
     @property
     def cycles(self) -> float | None:
         """The compiler's estimate: infinite if XLA marks it as missing; `None` for
         instructions without one, which take no time.
         """
-        found = _CYCLES.search(self.text)
-        if found is None:
+        match = _CYCLES.search(self.text)
+        if match is None:
             return None
-        cycles = int(found[1])
+        cycles = int(match[1])
         return math.inf if cycles >= _NO_ESTIMATE else cycles
 
     def attribute(self, name: str) -> str | None:
         """Returns the text of an attribute, such as "dim_labels"."""
-        found = re.search(rf"\b{name}=(\{{[^{{}}]*\}}|[^\s,]+)", self.text)
-        return found[1] if found else None
+        match = re.search(rf"\b{name}=(\{{[^{{}}]*\}}|[^\s,]+)", self.text)
+        return match[1] if match else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Computation:
     @functools.cached_property
     def by_name(self) -> dict[str, Instruction]:
         """The instructions by name."""
-        return {each.name: each for each in self.instructions}
+        return {instruction.name: instruction for instruction in self.instructions}
 
     @property
     def root(self) -> Instruction | None:
@@ -283,19 +283,19 @@ def _instruction(line: str, source: SourceLines) -> Instruction | None:
     named = _NAMED.match(line)
     if not named:
         return None
-    rest = named[3]
-    end = _closing(rest) if rest.startswith("(") else rest.find(" ")
-    opcode = _OPCODE.match(rest, end)
+    definition = named[3]
+    end = _closing(definition) if definition.startswith("(") else definition.find(" ")
+    opcode = _OPCODE.match(definition, end)
     if end < 0 or not opcode:
         return None
-    close = _closing(rest, opcode.end() - 1)
-    inside = rest[opcode.end() : close - 1]
+    close = _closing(definition, opcode.end() - 1)
+    inside = definition[opcode.end() : close - 1]
     return Instruction(
         named[2],
-        parse_types(rest[:end]),
+        parse_types(definition[:end]),
         opcode[1],
         tuple(_operands(inside)),
-        rest[close:],
+        definition[close:],
         inside,
         bool(named[1]),
         source,
@@ -316,18 +316,18 @@ def _elements(
     instruction: Instruction, before: Sequence[Instruction]
 ) -> Iterator[Instruction]:
     """Yields the `get-tuple-element`s that newer compilers write as "name#index"."""
-    made = {each.name: each for each in before}
+    by_name = {earlier.name: earlier for earlier in before}
     for name in dict.fromkeys(instruction.operands):
-        whole, _, index = name.partition("#")
-        if not index.isdigit() or name in made or whole not in made:
+        tuple_name, _, index = name.partition("#")
+        if not index.isdigit() or name in by_name or tuple_name not in by_name:
             continue
         yield Instruction(
             name,
-            made[whole].type[int(index) :][:1],
+            by_name[tuple_name].type[int(index) :][:1],
             "get-tuple-element",
-            (whole,),
+            (tuple_name,),
             f", index={index}",
-            whole,
+            tuple_name,
             is_root=False,
         )
 
@@ -354,5 +354,5 @@ def _parameters(header: str) -> tuple[ArrayType, ...] | None:
 
 
 def _aliased(header: str) -> frozenset[int]:
-    _, _, rest = header.partition("input_output_alias={")
-    return frozenset(map(int, _ALIAS.findall(rest.partition(" }")[0])))
+    _, _, aliases = header.partition("input_output_alias={")
+    return frozenset(map(int, _ALIAS.findall(aliases.partition(" }")[0])))

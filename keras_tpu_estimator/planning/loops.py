@@ -36,14 +36,14 @@ class Parts:
     Attributes:
         step: The instructions in one round of the loop over steps, or all instructions
             if there is no such loop.
-        others: The instructions outside that loop.
+        outside: The instructions outside that loop.
         share: The share of `step` that belongs to one step, because XLA may merge two
             steps into one.
         body: The body of the loop, or `None` without a loop.
     """
 
     step: tuple[Run, ...]
-    others: tuple[Run, ...]
+    outside: tuple[Run, ...]
     share: float = 1.0
     body: Computation | None = None
 
@@ -56,11 +56,11 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     if entry is None:
         return Parts((), ())
     has_loop = steps > 1 if has_loop is None else has_loop
-    found = _loop_over_steps(module, entry, steps) if has_loop else None
-    if found is None:
+    loop = _loop_over_steps(module, entry, steps) if has_loop else None
+    if loop is None:
         # Without a loop, the instructions make all steps.
         return Parts(tuple(_reached(module, entry)), (), 1 / steps)
-    body, count = found
+    body, count = loop
     return Parts(
         tuple(_reached(module, body)),
         tuple(_reached(module, entry, leaves_out=body)),
@@ -73,7 +73,7 @@ def _loop_over_steps(
     module: Module, entry: Computation, steps: int
 ) -> tuple[Computation, int | None] | None:
     """Returns the body of the loop over steps, and its number of rounds."""
-    found = [
+    loops = [
         (
             body,
             trip_count(run.computation, run.instruction, module.computations),
@@ -88,7 +88,7 @@ def _loop_over_steps(
         # When the loop over steps is unrolled, other loops belong to the network.
         return (2 if count == steps else 1 if count is None else 0), length
 
-    best = max(found, key=fits, default=None)
+    best = max(loops, key=fits, default=None)
     if best is None or (best[1] is not None and steps % max(1, best[1])):
         return None
     return best
@@ -102,21 +102,23 @@ def _reached(
     leaves_out: Computation | None = None,
 ) -> Iterator[Run]:
     """Yields the instructions of a computation and of those that it calls."""
-    for each in computation.instructions:
-        run = Run(each, computation)
+    for instruction in computation.instructions:
+        run = Run(instruction, computation)
         if state:
-            run = dataclasses.replace(state, instruction=each, computation=computation)
+            run = dataclasses.replace(
+                state, instruction=instruction, computation=computation
+            )
         yield run
-        for use, inner in _inner(module, each):
+        for use, inner in _inner(module, instruction):
             if use == "body":
                 if not enters_loops or inner is leaves_out:
                     continue
-                count = trip_count(computation, each, module.computations)
+                count = trip_count(computation, instruction, module.computations)
                 times = run.times * (1 if count is None else count)
                 is_known = run.is_known and count is not None
                 inside = dataclasses.replace(run, times=times, is_known=is_known)
             else:
-                is_fused = run.is_fused or each.opcode == "fusion"
+                is_fused = run.is_fused or instruction.opcode == "fusion"
                 inside = dataclasses.replace(run, is_fused=is_fused)
             yield from _reached(module, inner, inside, enters_loops, leaves_out)
 
@@ -144,9 +146,9 @@ def trip_count(
     computations: Mapping[str, Computation],
 ) -> int | None:
     """Returns the number of rounds of a loop that counts up, or `None` for others."""
-    known = _KNOWN.search(loop.text)
-    if known:
-        return int(known[1])
+    annotation = _KNOWN.search(loop.text)
+    if annotation:
+        return int(annotation[1])
     condition = computations.get(loop.called.get("condition", ""))
     body = computations.get(loop.called.get("body", ""))
     if condition is None or body is None:
@@ -177,45 +179,53 @@ def _limit(condition: Computation) -> tuple[int | None, int | None]:
 
 def _step(body: Computation, index: int) -> int | None:
     """Returns the number that a body adds to an element of the state."""
-    made = _element(body, (body.root.name,) if body.root else (), index)
+    value = _element(body, (body.root.name,) if body.root else (), index)
     total = 0
-    while made is not None and made.opcode == "add":
-        one, other = (_origin(body, name) for name in made.operands)
+    while value is not None and value.opcode == "add":
+        one, other = (_origin(body, name) for name in value.operands)
         if _constant(one) is not None:
             one, other = other, one
         added = _constant(other)
         if added is None:
             return None
-        total, made = total + added, one
-    return total if _index(made) == index else None
+        total, value = total + added, one
+    return total if _index(value) == index else None
 
 
 def _element(
     computation: Computation, names: tuple[str, ...], index: int
 ) -> Instruction | None:
     """Returns the instruction that makes an element of a tuple."""
-    whole = _origin(computation, names[0]) if names else None
-    if whole is None or whole.opcode != "tuple" or index >= len(whole.operands):
+    tuple_ = _origin(computation, names[0]) if names else None
+    if tuple_ is None or tuple_.opcode != "tuple" or index >= len(tuple_.operands):
         return None
-    return _origin(computation, whole.operands[index])
+    return _origin(computation, tuple_.operands[index])
 
 
 def _origin(computation: Computation, name: str) -> Instruction | None:
     """Returns the instruction that makes a value, before any copies."""
-    found = computation.by_name.get(name)
-    while found and found.opcode in ("copy", "bitcast") and found.operands:
-        found = computation.by_name.get(found.operands[0])
-    return found
+    instruction = computation.by_name.get(name)
+    while (
+        instruction
+        and instruction.opcode in ("copy", "bitcast")
+        and instruction.operands
+    ):
+        instruction = computation.by_name.get(instruction.operands[0])
+    return instruction
 
 
-def _index(made: Instruction | None) -> int | None:
-    if made is None or made.opcode != "get-tuple-element":
+def _index(instruction: Instruction | None) -> int | None:
+    if instruction is None or instruction.opcode != "get-tuple-element":
         return None
-    index = made.attribute("index")
+    index = instruction.attribute("index")
     return int(index) if index else None
 
 
-def _constant(made: Instruction | None) -> int | None:
-    if made is None or made.opcode != "constant" or not made.literal.isdigit():
+def _constant(instruction: Instruction | None) -> int | None:
+    if (
+        instruction is None
+        or instruction.opcode != "constant"
+        or not instruction.literal.isdigit()
+    ):
         return None
-    return int(made.literal)
+    return int(instruction.literal)

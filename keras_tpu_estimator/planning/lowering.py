@@ -56,7 +56,7 @@ class LoweredLoop:
     host_metrics: HostMetrics | None = None
 
     @classmethod
-    def of(
+    def from_call(
         cls,
         context: EstimatorContext,
         input_fn: InputFn,
@@ -97,8 +97,8 @@ class LoweredLoop:
     @property
     def arguments_by_kind(self) -> dict[str, PyTree]:
         """The arguments as "variables", "slots", "metrics" and "input"."""
-        assigned, others, *metrics, batches = self.arguments
-        values = {**assigned, **others}
+        assigned, unassigned, *metrics, batches = self.arguments
+        values = {**assigned, **unassigned}
         owned = slot_owners(self.store.variables)
         # TF1 programs identify slots only by their names.
         slots = values.keys() & (self.store.slots | owned.keys())

@@ -32,7 +32,7 @@ _SMALL = 8 * 128 * 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class ArrayBytes:
     """Arrays of one kind, on each core.
 
     Attributes:
@@ -60,22 +60,22 @@ class Memory:
 
     Example:
 
-    >>> from keras_tpu_estimator.planning.memory import Held
+    >>> from keras_tpu_estimator.planning.memory import ArrayBytes
     >>> from keras_tpu_estimator.planning.memory import Memory
-    >>> memory = Memory({"input": Held(30, 32)}, 8, 60, 0, limit=200)
+    >>> memory = Memory({"input": ArrayBytes(30, 32)}, 8, 60, 0, limit=200)
     >>> memory.peak, memory.share
     (100, 0.5)
     """
 
-    arguments: Mapping[str, Held]
+    arguments: Mapping[str, ArrayBytes]
     results: int | None
     temporary: int | None
     code: int | None
     limit: int
-    beside: Mapping[str, Held] = dataclasses.field(default_factory=dict)
+    beside: Mapping[str, ArrayBytes] = dataclasses.field(default_factory=dict)
 
     @property
-    def held(self) -> dict[str, Held]:
+    def arrays(self) -> dict[str, ArrayBytes]:
         """The arguments and the other arrays, by kind."""
         return {**self.arguments, **self.beside}
 
@@ -84,8 +84,8 @@ class Memory:
         """The memory in use; `None` if it is unknown."""
         if self.results is None or self.temporary is None:
             return None
-        given = sum(held.real for held in self.held.values())
-        return given + self.results + self.temporary
+        inputs = sum(size.real for size in self.arrays.values())
+        return inputs + self.results + self.temporary
 
     @property
     def share(self) -> float | None:
@@ -93,21 +93,21 @@ class Memory:
         return None if self.peak is None else self.peak / self.limit
 
 
-def of(
+def from_compiled(
     compiled: jax.stages.Compiled,
     module: Module,
     arguments: Mapping[str, PyTree],
     limit: int,
 ) -> Memory:
     """Returns the memory of a program, whose arguments are shapes with shardings."""
-    kinds = held(arguments, module)
+    kinds = sizes_by_kind(arguments, module)
     stats = compiled.memory_analysis()
     if stats is None:
         return Memory(kinds, None, None, None, limit)
-    named = sum(each.real for each in kinds.values())
-    rest = max(0, stats.argument_size_in_bytes - named)
+    named = sum(size.real for size in kinds.values())
+    unnamed = max(0, stats.argument_size_in_bytes - named)
     return Memory(
-        kinds | ({"unnamed": Held(rest, rest)} if rest else {}),
+        kinds | ({"unnamed": ArrayBytes(unnamed, unnamed)} if unnamed else {}),
         stats.output_size_in_bytes - stats.alias_size_in_bytes,
         # This excludes the core's small memory.
         stats.temp_size_in_bytes,
@@ -116,35 +116,39 @@ def of(
     )
 
 
-def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, Held]:
+def sizes_by_kind(
+    arguments: Mapping[str, PyTree], module: Module | None
+) -> dict[str, ArrayBytes]:
     """Returns the sizes of arguments, with the padding in the module, on each core."""
     padded = {
         _key(dtype_name(array.dtype), array.shape): array
         for array in (module and module.parameters) or ()
     }
     return {
-        kind: total([_held(leaf, padded) for leaf in jax.tree.leaves(tree)])
+        kind: total([_array_bytes(leaf, padded) for leaf in jax.tree.leaves(tree)])
         for kind, tree in arguments.items()
     }
 
 
-def total(each: Iterable[Held]) -> Held:
+def total(sizes: Iterable[ArrayBytes]) -> ArrayBytes:
     """Returns the sum of several sizes."""
-    several = [*each]
-    return Held(
-        sum(held.logical for held in several),
-        sum(held.real for held in several),
+    listed = [*sizes]
+    return ArrayBytes(
+        sum(size.logical for size in listed),
+        sum(size.real for size in listed),
     )
 
 
-def _held(leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]) -> Held:
+def _array_bytes(
+    leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]
+) -> ArrayBytes:
     shape = tuple(leaf.shape)
     dtype: Any = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     if getattr(leaf, "sharding", None) is not None:
         shape = leaf.sharding.shard_shape(shape)
     logical = math.prod(shape) * dtype.itemsize
     array = padded.get(_key(str(dtype), shape))
-    return Held(logical, array.padded_bytes if array else logical)
+    return ArrayBytes(logical, array.padded_bytes if array else logical)
 
 
 def _key(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -189,7 +193,7 @@ def largest(
     module: Module, runs: Iterable[Run], count: int = 5
 ) -> tuple[Allocation, ...]:
     """Returns the largest distinct arrays that instructions make in main memory."""
-    found = [
+    arrays = [
         (array, run.instruction)
         for run in runs
         if not run.is_fused
@@ -202,13 +206,13 @@ def largest(
         if not array.space
     ]
     # Names cost time, so only candidates get one: each size is a distinct array.
-    sizes = sorted({array.padded_bytes for array, _ in found})[-count:]
+    sizes = sorted({array.padded_bytes for array, _ in arrays})[-count:]
     named = [
         _of_array(module, instruction, array)
-        for array, instruction in found
+        for array, instruction in arrays
         if array.padded_bytes >= sizes[0]
     ]
-    named.sort(key=lambda each: -each.bytes)
+    named.sort(key=lambda allocation: -allocation.bytes)
     return counted(named)[:count]
 
 
@@ -216,12 +220,14 @@ def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
     """Merges equal arrays into one with their count, in the same order."""
     counts = collections.Counter(allocations)
     return tuple(
-        dataclasses.replace(each, count=each.count * times)
-        for each, times in counts.items()
+        dataclasses.replace(allocation, count=allocation.count * times)
+        for allocation, times in counts.items()
     )
 
 
-def of_instruction(module: Module, instruction: Instruction, size: int) -> Allocation:
+def largest_of_instruction(
+    module: Module, instruction: Instruction, size: int
+) -> Allocation:
     """Returns the largest of an instruction's arrays, with the size of its buffer."""
     array = max(instruction.type, key=lambda array: array.padded_bytes)
     return dataclasses.replace(_of_array(module, instruction, array), bytes=size)
@@ -259,34 +265,34 @@ def state_copies(
     """
     if body is None:
         return ()
-    return counted(_allocation(module, body, each) for each in _copies(body, steps))
+    return counted(_allocation(module, body, copy) for copy in _copies(body, steps))
 
 
 def _allocation(module: Module, body: Computation, copy: Instruction) -> Allocation:
     """Returns the copy, named by the state that it reads or writes."""
-    made = of_instruction(module, copy, copy.type[0].padded_bytes)
+    allocation = largest_of_instruction(module, copy, copy.type[0].padded_bytes)
     state = operations.carried_origin(module, body, copy.name)
     if state is None:
-        return made
-    return dataclasses.replace(made, operation=operations.copy_of(state))
+        return allocation
+    return dataclasses.replace(allocation, operation=operations.copy_of(state))
 
 
 def _copies(body: Computation, steps: int) -> Iterator[Instruction]:
     handed_on = set(body.root.operands) if body.root else set()
-    for each in body.instructions:
-        if each.opcode != "copy" or each.type[0].space:
+    for instruction in body.instructions:
+        if instruction.opcode != "copy" or instruction.type[0].space:
             continue
-        array = each.type[0]
+        array = instruction.type[0]
         if array.bytes < _SMALL or array.shape[:1] == (steps,):
             continue
-        if each.name in handed_on or _is_given(body, each):
-            yield each
+        if instruction.name in handed_on or _is_given(body, instruction):
+            yield instruction
 
 
 def _is_given(body: Computation, copy: Instruction) -> bool:
     """Returns whether an instruction copies a value from the previous step."""
-    made = body.by_name.get(copy.operands[0])
-    if made is None or made.opcode != "get-tuple-element":
+    element = body.by_name.get(copy.operands[0])
+    if element is None or element.opcode != "get-tuple-element":
         return False
-    source = body.by_name.get(made.operands[0])
+    source = body.by_name.get(element.operands[0])
     return source is not None and source.opcode == "parameter"

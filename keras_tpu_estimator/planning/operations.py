@@ -44,21 +44,21 @@ def carried_origin(module: Module, body: Computation, name: str) -> Instruction 
     """Returns the origin of a result that a loop carries to its next round; `None` if
     it is not carried or its origin has no name.
     """
-    given = next((i for i in body.instructions if i.opcode == "parameter"), None)
-    if body.root is None or given is None or name not in body.root.operands:
+    state = next((i for i in body.instructions if i.opcode == "parameter"), None)
+    if body.root is None or state is None or name not in body.root.operands:
         return None
-    return _named(module, _Place(given, (body.root.operands.index(name),)))
+    return _named(module, _Place(state, (body.root.operands.index(name),)))
 
 
-def _named(module: Module, place: "_Place") -> Instruction | None:
+def _named(module: Module, value: "_Place") -> Instruction | None:
     """Returns the first instruction with a name that produced the value."""
     for _ in range(_MOST_STEPS):
-        if place.instruction.op_name and not place.elements:
-            return place.instruction
-        before = _before(module, place)
+        if value.instruction.op_name and not value.elements:
+            return value.instruction
+        before = _before(module, value)
         if before is None:
             return None
-        place = before
+        value = before
     return None
 
 
@@ -72,26 +72,26 @@ class _Place:
         self.elements = elements
 
 
-def _before(module: Module, place: _Place) -> _Place | None:
+def _before(module: Module, value: _Place) -> _Place | None:
     """Returns the previous location of a value, or `None` if it is unknown."""
-    each, elements = place.instruction, place.elements
-    home = module.computation_of.get(each.name)
+    instruction, elements = value.instruction, value.elements
+    home = module.computation_of.get(instruction.name)
     if home is None:
         return None
-    if each.opcode == "parameter":
+    if instruction.opcode == "parameter":
         loop = module.loops.get(home.name)
         return None if loop is None else _operand(module, loop, 0, elements)
-    if each.opcode == "get-tuple-element":
-        index = int(each.attribute("index") or 0)
-        made = home.by_name.get(each.operands[0])
-        if made is not None and made.opcode == "copy-start":
-            return _Place(made, elements)
-        return _operand(module, each, 0, (*elements, index))
-    if each.opcode == "tuple" and elements:
+    if instruction.opcode == "get-tuple-element":
+        index = int(instruction.attribute("index") or 0)
+        start = home.by_name.get(instruction.operands[0])
+        if start is not None and start.opcode == "copy-start":
+            return _Place(start, elements)
+        return _operand(module, instruction, 0, (*elements, index))
+    if instruction.opcode == "tuple" and elements:
         *inner, index = elements
-        return _operand(module, each, index, tuple(inner))
-    if each.opcode in _SAME:
-        return _operand(module, each, 0, elements)
+        return _operand(module, instruction, index, tuple(inner))
+    if instruction.opcode in _SAME:
+        return _operand(module, instruction, 0, elements)
     return None
 
 
@@ -104,8 +104,8 @@ def _operand(
     home: Computation | None = module.computation_of.get(instruction.name)
     if home is None or number >= len(instruction.operands):
         return None
-    made = home.by_name.get(instruction.operands[number])
-    return None if made is None else _Place(made, elements)
+    operand = home.by_name.get(instruction.operands[number])
+    return None if operand is None else _Place(operand, elements)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,23 +137,23 @@ class Operation:
 def within(module: Module, instruction: Instruction) -> Operation:
     """Returns the operation of an instruction; a copy is named after its origin."""
     source = origin(module, instruction)
-    return of(source) if source is instruction else copy_of(source)
+    return from_instruction(source) if source is instruction else copy_of(source)
 
 
 def copy_of(origin: Instruction) -> Operation:
     """Returns the operation that copies the result of an instruction."""
-    made = of(origin)
-    path = "/".join(filter(None, (made.layer, made.name)))
-    return dataclasses.replace(made, layer=path, name="copy")
+    operation = from_instruction(origin)
+    path = "/".join(filter(None, (operation.layer, operation.name)))
+    return dataclasses.replace(operation, layer=path, name="copy")
 
 
-def of(instruction: Instruction) -> Operation:
+def from_instruction(instruction: Instruction) -> Operation:
     """Returns the operation of an instruction."""
     if not instruction.op_name:
-        made = Operation("", f"a {instruction.opcode}")
+        operation = Operation("", f"a {instruction.opcode}")
     else:
-        made = parse(instruction.op_name)
-    return dataclasses.replace(made, line=instruction.line)
+        operation = parse(instruction.op_name)
+    return dataclasses.replace(operation, line=instruction.line)
 
 
 def parse(op_name: str) -> Operation:

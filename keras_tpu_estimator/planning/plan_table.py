@@ -86,7 +86,7 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
             f"({memory.share:.0%})"
         )
     yield "memory of a core", peak
-    kinds = {kind: held.real for kind, held in memory.held.items()}
+    kinds = {kind: size.real for kind, size in memory.arrays.items()}
     for kind, size in (
         *kinds.items(),
         ("results", memory.results),
@@ -100,11 +100,12 @@ def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
     yield "a step on a core computes", _flops(cost.flops)
     if cost.bytes is not None:
         yield "  moves in its memory", shown_bytes(cost.bytes)
-    for each in cost.collectives:
+    for collective in cost.collectives:
         parts = " and ".join(
-            f"{shown_bytes(size)} of {dtype}" for dtype, size in each.bytes.items()
+            f"{shown_bytes(size)} of {dtype}"
+            for dtype, size in collective.bytes.items()
         )
-        yield f"  {each.kind}", f"{each.count:,g} of {parts}"
+        yield f"  {collective.kind}", f"{collective.count:,g} of {parts}"
     if cost.cycles is not None:
         yield "  cycles, by the compiler", f"{cost.cycles:,.0f}"
     roofline = cost.roofline
@@ -149,7 +150,7 @@ def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
                 f"{', '.join(cost.callbacks)}."
             )
         if cost.state_copies:
-            listed = "".join(f"\n  {each}" for each in cost.state_copies)
+            listed = "".join(f"\n  {allocation}" for allocation in cost.state_copies)
             yield f"\n{name}: each step copies state:{listed}"
         if cost.has_unknown_loops:
             yield (

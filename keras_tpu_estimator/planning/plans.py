@@ -19,7 +19,7 @@ from keras_tpu_estimator.planning.calls import Call, fitting_options
 from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.lowering import LoweredLoop
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
@@ -109,7 +109,7 @@ class Plan:
         return self.call_steps * roofline.at_best
 
     @classmethod
-    def of(
+    def from_call(
         cls, call: Call, topology: DeviceTopology, options: PlanOptions = AS_RUN
     ) -> "Plan":
         """Lowers and compiles the loop of a call.
@@ -122,23 +122,25 @@ class Plan:
             PermissionError: Other users may write to the store.
         """
         try:
-            return cls._of(call, topology, options)
+            return cls._compile(call, topology, options)
         except DoesNotFitError as error:
             advised = _advising(error, call, topology, options)
             raise advised from error.__cause__
 
     @classmethod
-    def _of(cls, call: Call, topology: DeviceTopology, options: PlanOptions) -> "Plan":
+    def _compile(
+        cls, call: Call, topology: DeviceTopology, options: PlanOptions
+    ) -> "Plan":
         machine = topology.machine()
         if call.mode == ModeKeys.PREDICT:
             # Each host predicts its share of a batch separately.
             topology = topology.of_one_host()
-            own = topology.machine().devices
-            machine = dataclasses.replace(machine, substitutes=own)
+            devices = topology.machine().devices
+            machine = dataclasses.replace(machine, substitutes=devices)
         if options.store is not None:
             options.store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(
+        loop = LoweredLoop.from_call(
             call.context, call.input_fn, call.mode, machine, call.steps
         )
         lowered = time.perf_counter()
@@ -152,14 +154,17 @@ class Plan:
             loop.step.line_in_graph,
         )
         compiling_secs = time.perf_counter() - lowered
-        found = _with_others(
+        cost = _with_resident(
             costs.step_cost(
-                *(compiled, topology, loop.steps, kinds),
+                compiled,
+                topology,
+                loop.steps,
+                kinds,
                 has_loop=call.mode != ModeKeys.PREDICT,
                 in_graph=loop.step.line_in_graph,
             ),
             topology,
-            call.kept,
+            call.resident,
             loop.parts_ahead,
         )
         return cls(
@@ -169,7 +174,7 @@ class Plan:
             loop.examples,
             lowered - start,
             compiling_secs,
-            found.of_any_effort() if options.quick else found,
+            cost.of_any_effort() if options.quick else cost,
             loop.predictions,
             _saved(options.store, loop, compiled, call.context),
             loop.weights,
@@ -197,32 +202,32 @@ def for_topologies(
     call: Call,
     topologies: Iterable[DeviceTopology],
     options: PlanOptions = AS_RUN,
-    kept: Mapping[str, Mapping[str, Held]] | None = None,
+    resident: Mapping[str, Mapping[str, ArrayBytes]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
     """Plans a call for several topologies, and raises the first error if all have one;
-    `kept` are the arrays that earlier calls leave on each core, by the topology's name
-    and by kind.
+    `resident` are the arrays that earlier calls leave on each core, by the name of the
+    topology and by kind.
     """
-    kept = kept or {}
-    found = tuple(
+    resident = resident or {}
+    results = tuple(
         _tried(
-            dataclasses.replace(call, kept=kept.get(topology.name, {})),
+            dataclasses.replace(call, resident=resident.get(topology.name, {})),
             topology,
             options,
         )
         for topology in topologies
     )
-    refusals = [each for each in found if isinstance(each, Refusal)]
-    if len(refusals) == len(found):
+    refusals = [result for result in results if isinstance(result, Refusal)]
+    if len(refusals) == len(results):
         raise refusals[0].error
-    return found
+    return results
 
 
 def _tried(
     call: Call, topology: DeviceTopology, options: PlanOptions
 ) -> Plan | Refusal:
     try:
-        return Plan.of(call, topology, options)
+        return Plan.from_call(call, topology, options)
     except _PROBLEMS as error:
         return Refusal(topology, call.mode, error)
 
@@ -230,7 +235,7 @@ def _tried(
 def _fits(call: Call, topology: DeviceTopology) -> bool:
     """Returns whether the program of a call compiles and fits."""
     try:
-        Plan._of(call, topology, PlanOptions(quick=True))
+        Plan._compile(call, topology, PlanOptions(quick=True))
     except Exception:
         # For example, a front end does not support an option.
         return False
@@ -258,9 +263,9 @@ def _with_batch_size(
     for _ in range(_MOST_ADVICE):
         smaller = call.with_batch_size(size)
         try:
-            plan = Plan._of(smaller, topology, PlanOptions(quick=options.quick))
-        except DoesNotFitError as found:
-            size = found.batch_size
+            plan = Plan._compile(smaller, topology, PlanOptions(quick=options.quick))
+        except DoesNotFitError as next_error:
+            size = next_error.batch_size
             if not size:
                 return error.advising(size)
         except Exception:
@@ -271,22 +276,27 @@ def _with_batch_size(
     return error.advising(None)
 
 
-def _with_others(
-    found: StepCost, topology: DeviceTopology, kept: Mapping[str, Held], ahead: int
+def _with_resident(
+    cost: StepCost,
+    topology: DeviceTopology,
+    resident: Mapping[str, ArrayBytes],
+    ahead: int,
 ) -> StepCost:
     """Adds the other arrays on a core, among them `ahead` further inputs, to a
     program's memory, or raises `DoesNotFitError` if it fits only without them.
     """
-    given = found.memory.arguments.get("input", Held(0, 0))
-    beside = dict(kept)
-    if ahead and given.real:
-        beside["input staged ahead"] = Held(ahead * given.logical, ahead * given.real)
-    memory = dataclasses.replace(found.memory, beside=beside)
+    batch = cost.memory.arguments.get("input", ArrayBytes(0, 0))
+    beside = dict(resident)
+    if ahead and batch.real:
+        beside["input staged ahead"] = ArrayBytes(
+            ahead * batch.logical, ahead * batch.real
+        )
+    memory = dataclasses.replace(cost.memory, beside=beside)
     if memory.peak is not None and memory.peak > memory.limit:
         raise DoesNotFitError(
-            topology.name, memory.peak, memory.limit, memory.held, found.largest
+            topology.name, memory.peak, memory.limit, memory.arrays, cost.largest
         )
-    return dataclasses.replace(found, memory=memory)
+    return dataclasses.replace(cost, memory=memory)
 
 
 def _saved(

@@ -44,11 +44,11 @@ def graph_name(op_name: str) -> GraphName | None:
     >>> graph_name("jit(f)/tf1_step/gradients/dense/MatMul_grad/MatMul")
     GraphName(name='dense/MatMul', is_gradient=True)
     """
-    found = _IN_GRAPH.search(op_name)
-    if found is None:
+    match = _IN_GRAPH.search(op_name)
+    if match is None:
         return None
-    gradient = _GRADIENT.match(found[1])
-    return GraphName(gradient[1] if gradient else found[1], bool(gradient))
+    gradient = _GRADIENT.match(match[1])
+    return GraphName(gradient[1] if gradient else match[1], bool(gradient))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,29 +72,29 @@ class SourceLines:
         precede the first computation.
         """
         files = {n: name for n, (name,) in _rows(text, "FileNames", _FILE)}
-        places = {
+        locations = {
             number: SourceLine(files[int(file)], int(line))
             for number, (file, line) in _rows(text, "FileLocations", _LOCATION)
             if int(file) in files
         }
-        found = dict(_rows(text, "StackFrames", _FRAME))
+        stack_frames = dict(_rows(text, "StackFrames", _FRAME))
         # The first frame has no caller. XLA writes this as 0, or as 1 if it counts
         # callers from 1.
-        offset = int(found[1][1] or 0) if 1 in found else 0
+        offset = int(stack_frames[1][1] or 0) if 1 in stack_frames else 0
         return cls(
             {
-                number: places[int(place)]
-                for number, (place, _) in found.items()
-                if int(place) in places
+                number: locations[int(location)]
+                for number, (location, _) in stack_frames.items()
+                if int(location) in locations
             },
             {
                 number: int(caller or 0) - offset
-                for number, (_, caller) in found.items()
+                for number, (_, caller) in stack_frames.items()
             },
             in_graph,
         )
 
-    def of(self, text: str) -> SourceLine | None:
+    def user_line(self, text: str) -> SourceLine | None:
         """Returns the innermost line of the user's functions in an instruction's
         attributes; `None` if this package made the instruction.
         """
@@ -102,12 +102,12 @@ class SourceLines:
         in_graph = graph_name(named[1]) if named else None
         if in_graph is not None:
             return self.in_graph(in_graph.name) if self.in_graph else None
-        found = _FRAME_OF.search(text)
-        if found is None:
-            place = _PLACE.search(text)
-            lines = [SourceLine(place[1], int(place[2]))] if place else []
+        frame = _FRAME_OF.search(text)
+        if frame is None:
+            location = _PLACE.search(text)
+            lines = [SourceLine(location[1], int(location[2]))] if location else []
         else:
-            lines = list(self._stack(int(found[1])))
+            lines = list(self._stack(int(frame[1])))
         for line in lines:
             if is_of_user(line.file):
                 return line
@@ -135,8 +135,8 @@ def _rows(
     if start is None:
         return
     for line in text[start.end() :].lstrip("\n").split("\n"):
-        found = row.match(line)
-        if found is None:
+        match = row.match(line)
+        if match is None:
             return
-        number, *others = found.groups()
-        yield int(number), tuple(others)
+        number, *columns = match.groups()
+        yield int(number), tuple(columns)

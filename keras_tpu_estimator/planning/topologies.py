@@ -297,13 +297,13 @@ def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
 @functools.cache
 def _by_name(kind: str) -> dict[str, TpuTopology]:
     """Returns the topologies of a kind, by shape ("4x4") and by size ("16")."""
-    chip, found = CHIPS[kind], {}
+    chip, topologies = CHIPS[kind], {}
     for shape in shapes(kind):
         topology = TpuTopology(chip, shape)
-        found[_written(shape)] = topology
+        topologies[_written(shape)] = topology
         # If several shapes have the same size, the first is most like a cube.
-        found.setdefault(str(topology.num_chips * chip.tensor_cores), topology)
-    return found
+        topologies.setdefault(str(topology.num_chips * chip.tensor_cores), topology)
+    return topologies
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -321,7 +321,11 @@ def _split(name: str) -> tuple[str, str]:
 def _unknown(name: str, kind: str, size: str) -> str:
     meant = _nearest(kind, size) or did_you_mean(
         name.strip().lower(),
-        (_type(topology) for each in CHIPS for topology in _by_name(each).values()),
+        (
+            _type(topology)
+            for other_kind in CHIPS
+            for topology in _by_name(other_kind).values()
+        ),
     )
     expected = _expected(kind) if kind else _EXPECTED
     return f"Unknown TPU topology {name!r}.{meant} {expected}"

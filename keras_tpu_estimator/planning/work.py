@@ -86,7 +86,7 @@ def bytes_copied(runs: Iterable[Run]) -> float:
     """Returns the bytes of copies in a chip's main memory."""
     return float(
         sum(
-            run.times * _held(run.instruction.type)
+            run.times * _main_memory_bytes(run.instruction.type)
             for run in runs
             if run.instruction.opcode == "copy" and not run.is_fused
         )
@@ -96,15 +96,15 @@ def bytes_copied(runs: Iterable[Run]) -> float:
 def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
     """Returns the kernels whose work is unknown."""
     targets = {run.instruction.target for run in runs}
-    found = filter(_KERNELS.fullmatch, targets)
-    return tuple(sorted(each for each in found if not is_product(each)))
+    names = filter(_KERNELS.fullmatch, targets)
+    return tuple(sorted(name for name in names if not is_product(name)))
 
 
 def _flops(run: Run) -> float:
-    each = run.instruction
-    opcode = each.opcode
-    operands = _operands(each, run.computation)
-    of_product = product_flops(each, operands)
+    instruction = run.instruction
+    opcode = instruction.opcode
+    operands = _operands(instruction, run.computation)
+    of_product = product_flops(instruction, operands)
     if of_product is not None:
         return of_product
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):
@@ -112,47 +112,52 @@ def _flops(run: Run) -> float:
     if opcode == "reduce":
         # The second half of the operands are the initial values.
         return _size(operands[: len(operands) // 2])
-    return 0 if opcode in _TRANSCENDENTAL else _size(each.type)
+    return 0 if opcode in _TRANSCENDENTAL else _size(instruction.type)
 
 
 def _bytes(run: Run, computations: Mapping[str, Computation]) -> int:
-    each = run.instruction
-    if each.opcode in _FREE or each.opcode.endswith(("-done", "-update")):
+    instruction = run.instruction
+    if instruction.opcode in _FREE or instruction.opcode.endswith(("-done", "-update")):
         return 0
-    if each.opcode == "custom-call" and not each.operands:
+    if instruction.opcode == "custom-call" and not instruction.operands:
         return 0
-    inner = computations.get(each.called.get("calls", ""))
+    inner = computations.get(instruction.called.get("calls", ""))
     operands = [
-        made.type if made else ()
-        for made in map(run.computation.by_name.get, each.operands)
+        operand.type if operand else ()
+        for operand in map(run.computation.by_name.get, instruction.operands)
     ]
-    if each.opcode == "fusion" and inner:
-        return _bytes_of_fusion(each, inner, operands)
-    if each.opcode in _SLICES:
-        return 2 * _held(each.type)
-    if each.opcode == "dynamic-update-slice" and len(operands) > 1:
-        return 2 * _held(operands[1])
-    if each.opcode.startswith(_SLICES):
+    if instruction.opcode == "fusion" and inner:
+        return _bytes_of_fusion(instruction, inner, operands)
+    if instruction.opcode in _SLICES:
+        return 2 * _main_memory_bytes(instruction.type)
+    if instruction.opcode == "dynamic-update-slice" and len(operands) > 1:
+        return 2 * _main_memory_bytes(operands[1])
+    if instruction.opcode.startswith(_SLICES):
         # The result of a started slice also contains its operand.
-        return _sized(each.type[1:]) + _held(each.type[1:])
-    if each.opcode.endswith("-start") and each.opcode != "all-reduce-start":
-        return _held(each.type)
-    return _held(each.type) + sum(map(_held, operands))
+        return _sized(instruction.type[1:]) + _main_memory_bytes(instruction.type[1:])
+    if (
+        instruction.opcode.endswith("-start")
+        and instruction.opcode != "all-reduce-start"
+    ):
+        return _main_memory_bytes(instruction.type)
+    return _main_memory_bytes(instruction.type) + sum(map(_main_memory_bytes, operands))
 
 
 def _bytes_of_fusion(
-    each: Instruction, inner: Computation, operands: list[tuple[ArrayType, ...]]
+    fusion: Instruction, inner: Computation, operands: list[tuple[ArrayType, ...]]
 ) -> int:
     read = 0
-    written = _held(each.type)
+    written = _main_memory_bytes(fusion.type)
     for instruction in inner.instructions:
         if instruction.opcode != "parameter":
             continue
         number = int(instruction.literal)
-        whole = operands[number] if number < len(operands) else instruction.type
+        array = operands[number] if number < len(operands) else instruction.type
         users = _users(inner, instruction.name)
         if users and all(user.opcode in _SLICES for user in users):
-            read += sum(min(_sized(user.type), _held(whole)) for user in users)
+            read += sum(
+                min(_sized(user.type), _main_memory_bytes(array)) for user in users
+            )
         elif users and all(
             user.opcode == "dynamic-update-slice"
             and user.operands[0] == instruction.name
@@ -164,30 +169,32 @@ def _bytes_of_fusion(
                 for user in users
                 if user.operands[1] in inner.by_name
             )
-            written -= max(0, _held(whole) - parts)
+            written -= max(0, _main_memory_bytes(array) - parts)
         else:
-            read += _held(whole)
+            read += _main_memory_bytes(array)
     return read + max(0, written)
 
 
 def _users(computation: Computation, name: str) -> list[Instruction]:
     """Returns the instructions that read a value, also through bitcasts."""
-    found = []
-    for each in computation.instructions:
-        if name in each.operands:
-            if each.opcode == "bitcast":
-                found += _users(computation, each.name)
+    users = []
+    for instruction in computation.instructions:
+        if name in instruction.operands:
+            if instruction.opcode == "bitcast":
+                users += _users(computation, instruction.name)
             else:
-                found.append(each)
-    return found
+                users.append(instruction)
+    return users
 
 
-def _operands(each: Instruction, computation: Computation) -> tuple[ArrayType, ...]:
-    made = map(computation.by_name.get, each.operands)
-    return tuple(array for one in made if one for array in one.type)
+def _operands(
+    instruction: Instruction, computation: Computation
+) -> tuple[ArrayType, ...]:
+    operands = map(computation.by_name.get, instruction.operands)
+    return tuple(array for operand in operands if operand for array in operand.type)
 
 
-def _held(arrays: tuple[ArrayType, ...]) -> int:
+def _main_memory_bytes(arrays: tuple[ArrayType, ...]) -> int:
     """Returns the bytes of the arrays in the main memory."""
     return sum(array.padded_bytes for array in arrays if not array.space)
 
@@ -205,33 +212,37 @@ def is_product(target: str) -> bool:
     return target in _PRODUCTS or target in _CONVOLUTIONS
 
 
-def product_flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
+def product_flops(
+    instruction: Instruction, operands: tuple[ArrayType, ...]
+) -> float | None:
     """Returns two operations for each pair of factors; `None` if it is no product."""
-    target = each.target
-    if each.opcode not in ("dot", "convolution", "custom-call"):
+    target = instruction.target
+    if instruction.opcode not in ("dot", "convolution", "custom-call"):
         return None
-    if len(operands) < 2 or not each.type:
+    if len(operands) < 2 or not instruction.type:
         return None
-    arrays = (*operands[:2], each.type[0])
-    if each.opcode != "dot" and target in _CONVOLUTIONS:
+    arrays = (*operands[:2], instruction.type[0])
+    if instruction.opcode != "dot" and target in _CONVOLUTIONS:
         first, second, third = _CONVOLUTIONS[target]
-        return _of_convolution(each, arrays[first], arrays[second], arrays[third])
-    if each.opcode != "convolution" and target in _PRODUCTS:
-        found = _CONTRACTED.search(each.text)
-        axes = re.findall(r"\d+", found[1] if found else "")
+        return _of_convolution(
+            instruction, arrays[first], arrays[second], arrays[third]
+        )
+    if instruction.opcode != "convolution" and target in _PRODUCTS:
+        dimensions = _CONTRACTED.search(instruction.text)
+        axes = re.findall(r"\d+", dimensions[1] if dimensions else "")
         contracted = math.prod(arrays[0].shape[int(axis)] for axis in axes)
         return 2.0 * arrays[2].size * contracted
     return None
 
 
 def _of_convolution(
-    each: Instruction, inputs: ArrayType, kernel: ArrayType, output: ArrayType
+    instruction: Instruction, inputs: ArrayType, kernel: ArrayType, output: ArrayType
 ) -> float | None:
-    labels = _LABELS.match(each.attribute("dim_labels") or "")
+    labels = _LABELS.match(instruction.attribute("dim_labels") or "")
     if not labels:
         return None
-    window = dict(_WINDOW.findall(each.attribute("window") or ""))
-    groups = int(each.attribute("batch_group_count") or 1)
+    window = dict(_WINDOW.findall(instruction.attribute("window") or ""))
+    groups = int(instruction.attribute("batch_group_count") or 1)
     products = (
         inputs.shape[labels[1].index("b")]
         // groups
@@ -265,13 +276,13 @@ def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> i
         sum(
             1
             for at in range(
-                place * spread - before,
-                place * spread - before + outputs * stride,
+                position * spread - before,
+                position * spread - before + outputs * stride,
                 stride,
             )
             if 0 <= at < end and at % apart == 0
         )
-        for place in range(width)
+        for position in range(width)
     )
 
 
@@ -310,8 +321,8 @@ def collectives(
     """Returns the collectives of instructions on `cores` cores by kind, of each of
     which the `share` counts.
     """
-    found: dict[str, list[tuple[float, Mapping[str, float], float]]]
-    found = collections.defaultdict(list)
+    runs_by_kind: dict[str, list[tuple[float, Mapping[str, float], float]]]
+    runs_by_kind = collections.defaultdict(list)
     for kind, run in _without_repetition(runs):
         times = run.times * share
         size = _group_size(run.instruction.text, cores)
@@ -320,16 +331,16 @@ def collectives(
         for array in arrays:
             amounts[hlo.dtype_name(array.dtype)] += times * array.bytes
         sent = sum(amounts.values()) * _sent_share(kind, size)
-        found[kind].append((times, amounts, sent))
+        runs_by_kind[kind].append((times, amounts, sent))
     return tuple(
         Collective(
             kind,
-            _whole(sum(times for times, _, _ in found[kind])),
-            _summed(amounts for _, amounts, _ in found[kind]),
-            sum(sent for _, _, sent in found[kind]),
+            _without_fraction(sum(times for times, _, _ in runs_by_kind[kind])),
+            _summed(amounts for _, amounts, _ in runs_by_kind[kind]),
+            sum(sent for _, _, sent in runs_by_kind[kind]),
         )
         for kind in KINDS
-        if kind in found
+        if kind in runs_by_kind
     )
 
 
@@ -337,7 +348,7 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
     """Yields each collective once, although the fusion that starts it, those that
     compute meanwhile and the one that ends it all contain it.
     """
-    seen = set()
+    identities = set()
     for run in runs:
         kind = run.instruction.opcode.removesuffix("-start")
         if kind not in KINDS:
@@ -348,9 +359,9 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
             continue
         if run.is_fused:
             identity = (kind, *_IDENTITY.findall(run.instruction.text))
-            if identity in seen:
+            if identity in identities:
                 continue
-            seen.add(identity)
+            identities.add(identity)
         yield kind, run
 
 
@@ -359,29 +370,29 @@ def _is_scattered(run: Run) -> bool:
     root = run.computation.root
     if not run.is_fused or root is None:
         return False
-    made = run.computation.by_name
+    instructions = run.computation.by_name
     # XLA can combine scatters, which then return a tuple.
     is_tuple = root.opcode == "tuple" and root.operands
-    results = [made.get(name) for name in root.operands] if is_tuple else [root]
+    results = [instructions.get(name) for name in root.operands] if is_tuple else [root]
     return all(
-        each is not None
-        and each.opcode == "dynamic-slice"
-        and _source(made, each.operands[0]) == run.instruction.name
-        for each in results
+        result is not None
+        and result.opcode == "dynamic-slice"
+        and _source(instructions, result.operands[0]) == run.instruction.name
+        for result in results
     )
 
 
-def _source(made: Mapping[str, hlo.Instruction], name: str) -> str:
+def _source(instructions: Mapping[str, hlo.Instruction], name: str) -> str:
     """Returns the name of the instruction of which this may be an element."""
-    each = made.get(name)
-    if each is None or each.opcode != "get-tuple-element":
+    element = instructions.get(name)
+    if element is None or element.opcode != "get-tuple-element":
         return name
-    return each.operands[0]
+    return element.operands[0]
 
 
 def _operands_of(run: Run) -> tuple[ArrayType, ...]:
-    made = (run.computation.by_name.get(name) for name in run.instruction.operands)
-    return tuple(array for each in made if each for array in each.type)
+    operands = (run.computation.by_name.get(name) for name in run.instruction.operands)
+    return tuple(array for operand in operands if operand for array in operand.type)
 
 
 def _group_size(text: str, cores: int) -> int:
@@ -406,11 +417,11 @@ def _sent_share(kind: str, size: int) -> float:
 
 def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = collections.defaultdict(float)
-    for each in amounts:
-        for dtype, number in each.items():
+    for bytes_by_dtype in amounts:
+        for dtype, number in bytes_by_dtype.items():
             total[dtype] += number
-    return {dtype: _whole(number) for dtype, number in total.items()}
+    return {dtype: _without_fraction(number) for dtype, number in total.items()}
 
 
-def _whole(number: float) -> float:
+def _without_fraction(number: float) -> float:
     return int(number) if number == int(number) else number

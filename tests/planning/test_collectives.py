@@ -153,7 +153,7 @@ def test_collectives_of_loops_count_in_each_iteration():
     (step,) = work.collectives(parts.step, cores=4)
     assert (step.kind, step.count) == ("all-reduce", 1)
     assert step.bytes == {"float32": 4096}
-    (other,) = work.collectives(parts.others, cores=4)
+    (other,) = work.collectives(parts.outside, cores=4)
     assert (other.count, other.total) == (1, 4096)
     (half,) = work.collectives(parts.step, 4, share=0.5)
     assert (half.count, half.total, half.sent) == (0.5, 2048, 3072)

@@ -53,7 +53,7 @@ def test_a_step_of_training(name):
     assert reduced.bytes == {"float32": 2 * 256 * 256 * 4}
     cores = topology.num_cores
     assert found.sent == reduced.total * 2 * (cores - 1) / cores
-    assert not found.others
+    assert not found.collectives_outside
     assert found.aliases.are_complete
     assert found.aliases.missing == ()
     assert (found.aliases.donated, found.aliases.aliased) == (4, 4)
@@ -178,7 +178,7 @@ def test_unknown_costs_are_none():
 def test_keys_and_wide_integers_have_the_size_that_jax_stores():
     key = jax.eval_shape(lambda: jax.random.key(0))
     wide = jax.ShapeDtypeStruct((3,), "int64")
-    held = memory.held({"key": key, "count": wide, "none": None}, None)
+    held = memory.sizes_by_kind({"key": key, "count": wide, "none": None}, None)
     assert {kind: each.logical for kind, each in held.items()} == {
         "key": 8,
         "count": 12,

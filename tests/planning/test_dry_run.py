@@ -31,7 +31,7 @@ def estimator(tmp_path):
 
 
 def modes(dry_run):
-    return [plan.mode for plan in dry_run.found]
+    return [plan.mode for plan in dry_run.plans]
 
 
 def test_calls_are_planned_and_not_executed(tmp_path, dry_run):
@@ -89,11 +89,11 @@ def test_calls_of_few_steps(tmp_path, dry_run):
         validation_steps=2,
     )
     # Programs have room for the loops of longer calls.
-    assert [plan.steps for plan in dry_run.found] == [4, 32]
-    assert [plan.call_steps for plan in dry_run.found] == [3, 2]
+    assert [plan.steps for plan in dry_run.plans] == [4, 32]
+    assert [plan.call_steps for plan in dry_run.plans] == [3, 2]
     estimator(tmp_path).evaluate(batches_of(X, Y), steps=5)
-    assert dry_run.found[-1].steps == 32
-    assert dry_run.found[-1].call_steps == 5
+    assert dry_run.plans[-1].steps == 32
+    assert dry_run.plans[-1].call_steps == 5
 
 
 def test_topologies_larger_than_this_machine(tmp_path, dry_run):
@@ -104,7 +104,7 @@ def test_topologies_larger_than_this_machine(tmp_path, dry_run):
         config={"tf_random_seed": 1} and {},
     )
     own.train(batches_of(X, Y), max_steps=100)
-    (plan,) = dry_run.found
+    (plan,) = dry_run.plans
     assert plan.topology.num_cores == 4
 
 
@@ -137,7 +137,7 @@ def test_all_numbers_of_steps_have_one_program(tmp_path, dry_run):
     own = estimator(tmp_path)
     for steps in (1, 2, 4, 100, 200):
         own.train(reading(64), steps=steps)
-    found = [(plan.steps, plan.call_steps) for plan in dry_run.found]
+    found = [(plan.steps, plan.call_steps) for plan in dry_run.plans]
     # In longer calls, the devices also hold the input of later loops.
     assert found == [(4, 1), (4, 100)]
 
@@ -152,11 +152,11 @@ def test_slots_of_training_stay_on_the_devices(tmp_path, dry_run):
     own.train(batches_of(X, Y), steps=4)
     own.evaluate(batches_of(X[:32], Y[:32]), steps=1)
     list(own.predict(batches_of(X)))
-    alone, training, later, prediction = dry_run.found
+    alone, training, later, prediction = dry_run.plans
     slots = training.cost.memory.arguments["slots"]
     assert slots.real > 0
     kept = "slots kept from training"
-    assert kept not in alone.cost.memory.held
+    assert kept not in alone.cost.memory.arrays
     for plan in (later, prediction):
         assert plan.cost.memory.beside[kept] == slots
 
@@ -171,7 +171,7 @@ def test_other_estimators_keep_their_values(tmp_path, dry_run):
     del first
     gc.collect()
     second.train(batches_of(X, Y), steps=4)
-    trained, beside, later = (plan.cost.memory for plan in dry_run.found)
+    trained, beside, later = (plan.cost.memory for plan in dry_run.plans)
     kept = trained.arguments["variables"].real + trained.arguments["slots"].real
     assert beside.beside["kept by other estimators"].real == kept
     assert "kept by other estimators" not in later.beside
@@ -181,7 +181,7 @@ def test_staged_batches_count(tmp_path, dry_run):
     own = estimator(tmp_path)
     own.train(batches_of(X, Y), steps=100)
     own.train(batches_of(X, Y), steps=2)
-    many, one = (plan.cost.memory for plan in dry_run.found)
+    many, one = (plan.cost.memory for plan in dry_run.plans)
     given = many.arguments["input"].real
     assert many.beside["input staged ahead"].real == 9 * given
     assert many.peak > sum(held.real for held in many.arguments.values())
@@ -231,7 +231,7 @@ def test_invalid_arguments_are_refused(tmp_path, dry_run):
     own = estimator(tmp_path)
     with pytest.raises(ValueError, match="one of `steps` and `max_steps`"):
         own.train(batches_of(X, Y), steps=1, max_steps=1)
-    assert not dry_run.found
+    assert not dry_run.plans
 
 
 def test_calls_are_executed_after_the_dry_run(tmp_path):

@@ -15,7 +15,7 @@ def _runs(runs):
 
 def test_steps_are_those_of_the_longest_loop():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=3)
-    step, others = _runs(parts.step), _runs(parts.others)
+    step, others = _runs(parts.step), _runs(parts.outside)
     assert step["square"].times == 1
     # From 1 to 9 by two.
     assert step["tanh.1"].times == 4
@@ -29,7 +29,7 @@ def test_steps_are_those_of_the_longest_loop():
 
 def test_one_step_is_the_complete_program():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=1)
-    assert not parts.others
+    assert not parts.outside
     assert _runs(parts.step)["tanh.1"].times == 3 * 4
 
 
@@ -48,7 +48,7 @@ def test_a_program_without_loops_makes_all_steps():
 def test_a_loop_of_another_length_is_not_over_steps():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=7)
     assert _runs(parts.step)["tanh.1"].times == 3 * 4
-    assert not parts.others
+    assert not parts.outside
     assert parts.share == 1 / 7
 
 
@@ -66,7 +66,7 @@ def test_loop_over_steps_has_one_iteration_per_step():
     )
     parts = loops.split(hlo.parse(long), steps=3)
     assert "square" in _runs(parts.step)
-    assert "more" in _runs(parts.others)
+    assert "more" in _runs(parts.outside)
 
 
 def test_nothing_runs_without_an_entry():

@@ -55,7 +55,7 @@ def folder(tmp_path):
 def looked_for(own, mode, name):
     """The key that a call looks up on a topology of that name."""
     topology = topologies.parse(name)
-    loop = LoweredLoop.of(own._context, INPUTS[mode], mode, topology.machine())
+    loop = LoweredLoop.from_call(own._context, INPUTS[mode], mode, topology.machine())
     return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
 
 

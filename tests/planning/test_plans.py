@@ -269,7 +269,7 @@ def test_plan_does_not_change_training(tmp_path):
 def test_memory_matches_the_compiler(tmp_path):
     plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
     memory = plan.cost.memory
-    given = sum(held.real for held in memory.held.values())
+    given = sum(held.real for held in memory.arrays.values())
     assert memory.peak == given + memory.results + memory.temporary
     assert "unnamed" not in memory.arguments
     assert dataclasses.replace(memory, limit=memory.peak).share == 1

@@ -61,21 +61,21 @@ def test_the_innermost_line_of_the_user(stack, line, offset):
     lines = SourceLines.parse(text_of(stack, offset))
     attributes = f'metadata={{op_name="a" stack_frame_id={len(stack)}}}'
     expected = line and SourceLine(f"/home/user/{line[0]}", line[1])
-    assert lines.of(attributes) == expected
+    assert lines.user_line(attributes) == expected
 
 
 def test_programs_without_tables():
     lines = SourceLines.parse("HloModule m\n\nENTRY %main () -> f32[] {\n}\n")
-    assert lines.of('metadata={op_name="a"}') is None
-    assert lines.of("metadata={stack_frame_id=3}") is None
+    assert lines.user_line('metadata={op_name="a"}') is None
+    assert lines.user_line("metadata={stack_frame_id=3}") is None
     old = 'metadata={op_name="a" source_file="/home/user/m.py" source_line=7}'
-    assert lines.of(old) == SourceLine("/home/user/m.py", 7)
+    assert lines.user_line(old) == SourceLine("/home/user/m.py", 7)
 
 
 def test_cycle_of_frames_ends():
     text = text_of([JAX, JAX]).replace("parent_frame_id=2", "parent_frame_id=9")
     lines = SourceLines.parse(text)
-    assert lines.of("metadata={stack_frame_id=2}") is None
+    assert lines.user_line("metadata={stack_frame_id=2}") is None
 
 
 def test_paths_are_relative_to_this_directory(monkeypatch, tmp_path):
@@ -96,7 +96,7 @@ def test_operations_have_the_line():
         "}\n"
     )
     x, y, z = hlo.parse(text).entry.instructions
-    assert [str(operations.of(each)) for each in (x, y, z)] == [
+    assert [str(operations.from_instruction(each)) for each in (x, y, z)] == [
         "a parameter",
         "tanh at /home/user/model.py:20",
         "tanh of dense at /home/user/model.py:20 (gradient)",
@@ -110,7 +110,7 @@ def test_lines_of_programs_that_jax_compiles_here():
     text = jax.jit(network).lower(jax.numpy.ones((8, 8))).compile().as_text()
     number = network.__code__.co_firstlineno + 1
     found = {
-        operations.of(each).line
+        operations.from_instruction(each).line
         for computation in hlo.parse(text).computations.values()
         for each in computation.instructions
     }

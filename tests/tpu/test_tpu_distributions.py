@@ -45,7 +45,7 @@ def test_no_arrays_are_put_on_the_missing_tpus(tmp_path, kind):
     with spread(DEVICES[kind](), "up/kernel"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         for mode in MODES:
-            loop = LoweredLoop.of(made._context, DATA, mode, MACHINE)
+            loop = LoweredLoop.from_call(made._context, DATA, mode, MACHINE)
             text = loop.lowered.as_text()
             assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
 
@@ -54,4 +54,4 @@ def test_rules_apply_only_to_variables(tmp_path):
     # Keras would also shard the layer's output.
     with spread(DEVICES["others"](), "up.*kernel|^up"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
-        LoweredLoop.of(made._context, DATA, "infer", MACHINE)
+        LoweredLoop.from_call(made._context, DATA, "infer", MACHINE)

@@ -64,7 +64,7 @@ class Program:
         """Compiles a call of the program."""
         call = Call(self.make(folder)._context, self.input_fn_of(mode), mode)
         options = PlanOptions(quick=self.is_quick)
-        return Plan.of(call, topologies.parse(topology), options)
+        return Plan.from_call(call, topologies.parse(topology), options)
 
     def check(self, plan):
         """Checks the requirements of every program and of this one."""
