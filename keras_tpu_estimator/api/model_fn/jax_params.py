@@ -99,7 +99,7 @@ def jax_params(
             trained = flags[number] and not leaf.is_state
             _check_trainable(leaf, trained, name)
             path = _path(parents, leaf)
-            is_given = path in scope.values and path not in scope.known
+            is_given = path in scope.values and path not in scope.program_variables
             made[leaf.parts] = make_variable(
                 leaf,
                 parents,

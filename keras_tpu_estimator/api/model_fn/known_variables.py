@@ -76,7 +76,7 @@ def get_global_step() -> Any:
         ValueError: The call is outside a `model_fn`.
     """
     scope = scope_for("get_global_step")
-    return scope.get_current_value(scope.known["global_step"])
+    return scope.get_current_value(scope.program_variables["global_step"])
 
 
 def _variables(caller: str) -> Iterable[keras.Variable]:

@@ -244,7 +244,7 @@ class ReplicaShards:
         """The split dimension, for `shard_map`."""
         return PartitionSpec(*[None] * self.dimension, self.axes)
 
-    def whole(
+    def gather(
         self, shard: jax.Array, dtype: jax.typing.DTypeLike | None = None
     ) -> jax.Array:
         """Gathers the variable from shards. Its gradient is summed and scattered.
@@ -346,7 +346,7 @@ def gathered_variables(
 ) -> dict[str, jax.Array]:
     """Returns the variables at these paths, and gathers those that are shards."""
     return {
-        path: shards[path].whole(values[path]) if path in shards else values[path]
+        path: shards[path].gather(values[path]) if path in shards else values[path]
         for path in paths
     }
 

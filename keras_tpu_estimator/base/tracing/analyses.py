@@ -118,28 +118,28 @@ def fixed_weights(traced: jex.ClosedJaxpr) -> list[FixedWeight]:
     Each array appears once, in the order of use. Arrays of at most 64 numbers,
     integers, and arrays behind `jax.lax.stop_gradient` are omitted.
     """
-    found: dict[Any, FixedWeight] = {}
+    weights: dict[Any, FixedWeight] = {}
     inputs: list[_Sources] = [None] * len(traced.jaxpr.invars)
-    outputs(traced, inputs, _WeightSearch(found))
-    return list(found.values())
+    outputs(traced, inputs, _WeightSearch(weights))
+    return list(weights.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class _WeightSearch(Analysis[_Sources]):
     """Follows constants through a function; collects the weights by their source."""
 
-    found: dict[Any, FixedWeight]
+    weights: dict[Any, FixedWeight]
 
     def constant(self, atom: Any) -> _Sources:
         return frozenset([atom]) if _is_weight(atom.aval) else _NO_SOURCES
 
     def join(self, facts: Sequence[_Sources]) -> _Sources:
-        together = _NO_SOURCES
-        for each in facts:
-            if each is None:
+        joined = _NO_SOURCES
+        for sources in facts:
+            if sources is None:
                 return None
-            together |= each
-        return together
+            joined |= sources
+        return joined
 
     def results(self, equation: Any, facts: list[_Sources]) -> list[_Sources]:
         name = equation.primitive.name
@@ -152,14 +152,14 @@ class _WeightSearch(Analysis[_Sources]):
     def look(self, equation: Any, facts: list[_Sources]) -> None:
         if equation.primitive.name not in _PRODUCTS or None not in facts[:2]:
             return
-        for atom, sources in zip(equation.invars, facts, strict=True):
-            for each in sources or ():
-                is_random = isinstance(each, _Draw)
-                weight = atom if is_random else each
+        for atom, constants in zip(equation.invars, facts, strict=True):
+            for source in constants or ():
+                is_random = isinstance(source, _Draw)
+                weight = atom if is_random else source
                 if _is_weight(weight.aval):
                     shape = tuple(weight.aval.shape)
                     dtype = weight.aval.dtype.name
-                    self.found[each] = FixedWeight(shape, dtype, is_random)
+                    self.weights[source] = FixedWeight(shape, dtype, is_random)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,10 +197,10 @@ def crossings(traced: jex.ClosedJaxpr, labels: Sequence[bool]) -> list[Crossing]
     Args:
         labels: For each argument, whether it is one of the labels.
     """
-    sources = [_LABELS if own else _OTHERS for own in labels]
+    sources = [_LABELS if is_label else _OTHERS for is_label in labels]
     search = _CrossingSearch()
     outputs(traced, sources, search)
-    return list(search.found)
+    return list(search.crossings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,8 +210,8 @@ class _CrossingSearch(Analysis[int]):
     It collects crossings in order, and the operation that made each value.
     """
 
-    found: dict[Crossing, None] = dataclasses.field(default_factory=dict)
-    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    crossings: dict[Crossing, None] = dataclasses.field(default_factory=dict)
+    makers: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def constant(self, atom: Any) -> int:
         return 0
@@ -219,52 +219,54 @@ class _CrossingSearch(Analysis[int]):
     def join(self, facts: Sequence[int]) -> int:
         return functools.reduce(operator.or_, facts, 0)
 
-    def chosen(self, fact: int, by: int) -> int:
+    def selected(self, fact: int, by: int) -> int:
         # Labels remain labels when a condition selects them.
         return fact
 
     def look(self, equation: Any, facts: list[int]) -> None:
-        self.made.update(dict.fromkeys(equation.outvars, equation))
+        self.makers.update(dict.fromkeys(equation.outvars, equation))
         if len(facts) != 2 or sorted(facts) not in _PAIRS:
             return
-        own, other = equation.invars
+        label, output = equation.invars
         if facts[0] != _LABELS:
-            own, other = other, own
-        self.found.update(dict.fromkeys(_of_pair(equation, own, other, self.made)))
+            label, output = output, label
+        self.crossings.update(
+            dict.fromkeys(_of_pair(equation, label, output, self.makers))
+        )
 
 
 def _of_pair(
-    equation: Any, own: Any, other: Any, made: dict[Any, Any]
+    equation: Any, label: Any, output: Any, makers: dict[Any, Any]
 ) -> Iterator[Crossing]:
     """Yields the crossing of an operation that broadcasts one operand implicitly.
 
     If it broadcasts both, the user requested all pairs, for example by `jax.vmap`.
     """
-    shapes = own.aval.shape[-2:], other.aval.shape[-2:]
+    shapes = label.aval.shape[-2:], output.aval.shape[-2:]
     size = max((1, *shapes[0]))
     if sorted(shapes) != [(1, size), (size, 1)] or size == 1:
         return
-    is_vector = [_was_vector(each, equation, made) for each in (own, other)]
+    is_vector = [_was_vector(operand, equation, makers) for operand in (label, output)]
     if any(is_vector) and not all(is_vector):
         labels, outputs = (
             (size,) if was_vector else shape
             for shape, was_vector in zip(shapes, is_vector, strict=True)
         )
-        file, code, instruction = _place(equation, _LIBRARIES)
+        file, code, instruction = _call_site(equation, _LIBRARIES)
         yield Crossing(labels, outputs, file, _line(code, instruction))
 
 
-def _was_vector(value: Any, equation: Any, made: dict[Any, Any]) -> bool:
+def _was_vector(value: Any, equation: Any, makers: dict[Any, Any]) -> bool:
     """Returns whether an operation inserts one of the last two axes of an operand.
 
     `jax.vmap` may insert further axes before them.
     """
     size = max(value.aval.shape[-2:])
-    while not isinstance(value, jex.Literal) and value in made:
-        maker, rank = made[value], value.aval.ndim
+    while not isinstance(value, jex.Literal) and value in makers:
+        maker, rank = makers[value], value.aval.ndim
         if maker.primitive.name != "broadcast_in_dim":
             return False
-        if _place(maker, (_JAX,)) != _place(equation, (_JAX,)):
+        if _call_site(maker, (_JAX,)) != _call_site(equation, (_JAX,)):
             return False
         value = maker.invars[0]
         if maker.params["broadcast_dimensions"][-2:] != (rank - 2, rank - 1):
@@ -272,7 +274,7 @@ def _was_vector(value: Any, equation: Any, made: dict[Any, Any]) -> bool:
     return False
 
 
-def _place(
+def _call_site(
     equation: Any, libraries: tuple[str, ...]
 ) -> tuple[str, types.CodeType | None, int]:
     """Returns file, code and instruction of the innermost call outside libraries."""
@@ -305,8 +307,8 @@ def are_added_to(traced: jex.ClosedJaxpr, count: int) -> list[bool]:
     """Returns for each of the first `count` arguments, which are states, whether the
     result of the same number is the state plus a value that depends on no state.
     """
-    others = len(traced.jaxpr.invars) - count
-    facts = outputs(traced, [*range(count), *[_NO_STATE] * others], _SumSearch())
+    count_of_rest = len(traced.jaxpr.invars) - count
+    facts = outputs(traced, [*range(count), *[_NO_STATE] * count_of_rest], _SumSearch())
     return [facts[number] == number for number in range(count)]
 
 
@@ -317,19 +319,19 @@ class _SumSearch(Analysis[int]):
         return _NO_STATE
 
     def join(self, facts: Sequence[int]) -> int:
-        first, *others = set(facts) or {_NO_STATE}
-        return _NO_SUM if others else first
+        first, *further = set(facts) or {_NO_STATE}
+        return _NO_SUM if further else first
 
-    def chosen(self, fact: int, by: int) -> int:
+    def selected(self, fact: int, by: int) -> int:
         return fact if by == _NO_STATE else _NO_SUM
 
     def results(self, equation: Any, facts: list[int]) -> list[int]:
         if set(facts) <= {_NO_STATE}:
             return [_NO_STATE] * len(equation.outvars)
-        state, *others = facts
+        state, *summands = facts
         if equation.primitive.name in ("add", "add_any"):
-            state, *others = sorted(facts, reverse=True)
-        is_sum = set(others) <= {_NO_STATE} and _is_sum(equation)
+            state, *summands = sorted(facts, reverse=True)
+        is_sum = set(summands) <= {_NO_STATE} and _is_sum(equation)
         return [state if is_sum else _NO_SUM] * len(equation.outvars)
 
 

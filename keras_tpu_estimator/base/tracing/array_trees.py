@@ -58,10 +58,12 @@ class Leaf:
             return None
         if self.is_array:
             return jax.random.key_impl(self.value)
-        found: list[Any] = []
+        implementations: list[Any] = []
         # JAX returns the generator of a key's dtype only in a trace.
-        jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), self.value)
-        return found[0]
+        jax.eval_shape(
+            lambda key: implementations.append(jax.random.key_impl(key)), self.value
+        )
+        return implementations[0]
 
     def path_below(self, parents: Sequence[str]) -> str:
         """Returns the path of the variable that holds the array, below `parents`."""
@@ -79,22 +81,24 @@ def leaves_of(tree: PyTree, positions: bool = True) -> list[Leaf]:
     >>> [each.parts for each in leaves_of({"dense": [np.zeros(2), None, 1]})]
     [('dense', '0'), ('dense', '2')]
     """
-    found: list[Leaf] = []
-    places: dict[int, Parts] = {}
+    leaves: list[Leaf] = []
+    parts_by_box: dict[int, Parts] = {}
     nodes, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)
     for path, node in nodes:
         parts = _parts(path, positions)
         if not _is_box(node):
-            found.append(Leaf(parts, node, path))
+            leaves.append(Leaf(parts, node, path))
             continue
-        is_again = id(node) in places
-        parts = places.setdefault(id(node), parts)
+        is_again = id(node) in parts_by_box
+        parts = parts_by_box.setdefault(id(node), parts)
         inner, _ = jax.tree_util.tree_flatten_with_path(node)
-        for own_path, value in inner:
-            own = _parts(own_path, positions) if len(inner) > 1 else ()
-            keys = (*path, *own_path) if len(inner) > 1 else path
-            found.append(Leaf((*parts, *own), value, keys, _is_state(node), is_again))
-    return found
+        for inner_path, value in inner:
+            inner_parts = _parts(inner_path, positions) if len(inner) > 1 else ()
+            keys = (*path, *inner_path) if len(inner) > 1 else path
+            leaves.append(
+                Leaf((*parts, *inner_parts), value, keys, _is_state(node), is_again)
+            )
+    return leaves
 
 
 def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
@@ -102,20 +106,20 @@ def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
 
     A flax variable that occurs several times remains one variable.
     """
-    left = iter(values)
+    remaining = iter(values)
     boxes: dict[int, Any] = {}
     nodes, structure = jax.tree.flatten(tree, is_leaf=_is_box)
-    made = []
+    new_nodes = []
     for node in nodes:
         if not _is_box(node):
-            made.append(next(left))
+            new_nodes.append(next(remaining))
             continue
         old, inner = jax.tree.flatten(node)
-        own = [next(left) for _ in old]
+        inner_values = [next(remaining) for _ in old]
         if id(node) not in boxes:
-            boxes[id(node)] = jax.tree.unflatten(inner, own)
-        made.append(boxes[id(node)])
-    pytree: Tree = jax.tree.unflatten(structure, made)
+            boxes[id(node)] = jax.tree.unflatten(inner, inner_values)
+        new_nodes.append(boxes[id(node)])
+    pytree: Tree = jax.tree.unflatten(structure, new_nodes)
     return pytree
 
 
@@ -174,12 +178,12 @@ def split_path(path: str) -> Parts:
 
 
 def _parts(path: Sequence[Any], positions: bool) -> Parts:
-    kept = [
+    keys = [
         key
         for key in path
         if positions or not isinstance(key, jax.tree_util.SequenceKey)
     ]
-    return tuple(part for key in kept for part in split_path(_text(key)))
+    return tuple(part for key in keys for part in split_path(_text(key)))
 
 
 def _text(key: Any) -> str:
@@ -247,16 +251,16 @@ def shapes_of(init: Any) -> PyTree:
     make = maker(init, lambda: 0)
     if not _is_function(init):
         return init
-    made: list[PyTree] = []
+    trees: list[PyTree] = []
 
     def arrays() -> list[Any]:
-        made.append(make())
-        return [leaf.value if leaf.is_array else None for leaf in leaves_of(made[0])]
+        trees.append(make())
+        return [leaf.value if leaf.is_array else None for leaf in leaves_of(trees[0])]
 
     shapes = jax.eval_shape(arrays)
-    leaves = leaves_of(made[0])
+    leaves = leaves_of(trees[0])
     return with_values(
-        made[0],
+        trees[0],
         [
             leaf.value if shape is None else shape
             for leaf, shape in zip(leaves, shapes, strict=True)
@@ -276,7 +280,7 @@ def _required(function: Callable[..., Any]) -> list[str]:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
     return [
-        each.name
-        for each in inspect.signature(function).parameters.values()
-        if each.default is each.empty and each.kind in by_position
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind in by_position
     ]

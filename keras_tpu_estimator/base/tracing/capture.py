@@ -60,7 +60,7 @@ class _Gathering:
     remat: str | None
     axis_sizes: tuple[tuple[str, int], ...]
 
-    def of(
+    def function_of(
         self, pure: jex.ClosedJaxpr, paths: Sequence[str], values: Sequence[jax.Array]
     ) -> Callable[..., list[jax.Array]]:
         """Returns the function of these values, some of which are shards."""
@@ -89,18 +89,18 @@ class Captured:
     _outputs: jax.tree_util.PyTreeDef
     _initial: jex.ClosedJaxpr
     _initial_paths: tuple[str, ...]
-    _known: Mapping[str, jax.ShapeDtypeStruct]
+    _argument_shapes: Mapping[str, jax.ShapeDtypeStruct]
     _gathering: "_Gathering | None" = None
 
     def __call__(
         self, values: Mapping[str, jax.Array], *args: PyTree
     ) -> tuple[PyTree, ArraysByPath]:
         """Evaluates the function; also returns the assigned variables by path."""
-        given = [values[path] for path in self.paths]
+        inputs = [values[path] for path in self.paths]
         evaluate = jex.jaxpr_as_fun(self._pure)
         if self._gathering is not None:
-            evaluate = self._gathering.of(self._pure, self.paths, given)
-        flat = evaluate(*given, *jax.tree.leaves(args))
+            evaluate = self._gathering.function_of(self._pure, self.paths, inputs)
+        flat = evaluate(*inputs, *jax.tree.leaves(args))
         return jax.tree.unflatten(self._outputs, flat)
 
     @property
@@ -118,9 +118,9 @@ class Captured:
         self, paths: Collection[str], axes: Sequence[str]
     ) -> tuple[PyTree, dict[str, bool]]:
         """Returns which results may differ between cores if these variables do."""
-        own = [path in paths for path in self.paths]
-        rest = len(self._pure.jaxpr.invars) - len(own)
-        flat = varying(self._pure, own + [True] * rest, axes)
+        may_differ = [path in paths for path in self.paths]
+        argument_count = len(self._pure.jaxpr.invars) - len(may_differ)
+        flat = varying(self._pure, may_differ + [True] * argument_count, axes)
         return jax.tree.unflatten(self._outputs, flat)
 
     @property
@@ -162,7 +162,7 @@ class Captured:
         paths: Collection[str],
         values: AnyArraysByPath,
         inputs: Mapping[int, np.ndarray],
-        places: Mapping[str, jax.sharding.Sharding] | None = None,
+        shardings: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
         """Returns the initial values of some new variables.
 
@@ -172,20 +172,20 @@ class Captured:
                 depend on may be missing.
             inputs: Leaves of the function's arguments by number, including
                 `initial_inputs`.
-            places: The sharding of each value. Defaults to one device.
+            shardings: The sharding of each value. Defaults to one device.
         """
-        made = [path for path in self._initial_paths if path in paths]
-        chosen = [self._initial_paths.index(path) for path in made]
-        initial = jaxprs.only(self._initial, chosen, with_effects=False)
+        computed_paths = [path for path in self._initial_paths if path in paths]
+        numbers = [self._initial_paths.index(path) for path in computed_paths]
+        initial = jaxprs.only(self._initial, numbers, with_effects=False)
         marked = jaxprs.marked_equations(initial)
-        given = [p for p in marked if p in self.new and p in values]
+        available = [p for p in marked if p in self.new and p in values]
         initial = jaxprs.with_arguments(
-            initial, len(self._known), [marked[path] for path in given]
+            initial, len(self._argument_shapes), [marked[path] for path in available]
         )
-        count = len(self._known)
+        count = len(self._argument_shapes)
         names = self._initial_names
         used, initial = jaxprs.without_unused(
-            (*names[:count], *given, *names[count:]), initial
+            (*names[:count], *available, *names[count:]), initial
         )
 
         def argument(name: str | int) -> TensorLike:
@@ -193,11 +193,13 @@ class Captured:
                 return inputs[name]
             if name in values:
                 return values[name]
-            return np.zeros(self._known[name].shape, self._known[name].dtype)
+            return np.zeros(
+                self._argument_shapes[name].shape, self._argument_shapes[name].dtype
+            )
 
-        at = None if places is None else [places[path] for path in made]
+        at = None if shardings is None else [shardings[path] for path in computed_paths]
         flat = evaluate_by_parts(initial, [*map(argument, used)], at)
-        computed = dict(zip(made, flat, strict=True))
+        computed = dict(zip(computed_paths, flat, strict=True))
         return {
             path: computed[path] if path in computed else self._adopted(path)
             for path in self.new
@@ -215,13 +217,13 @@ class Captured:
     @property
     def _initial_names(self) -> tuple[str | int, ...]:
         """Paths and numbers of inputs, as arguments of the initial values."""
-        inputs = len(self._initial.jaxpr.invars) - len(self._known)
-        return (*self._known, *range(inputs))
+        inputs = len(self._initial.jaxpr.invars) - len(self._argument_shapes)
+        return (*self._argument_shapes, *range(inputs))
 
 
 def capture(
     function: Callable[..., PyTree],
-    known: Mapping[str, keras.Variable],
+    variables: Mapping[str, keras.Variable],
     *args: PyTree,
     objects: Mapping[str, keras.Variable] | None = None,
     axis_sizes: Sequence[tuple[str, int]] = (),
@@ -234,7 +236,7 @@ def capture(
     path, and tensors of another trace, are errors.
 
     Args:
-        known: The program's variables by path.
+        variables: The program's variables by path.
         *args: Pytrees of arrays, or of values with a shape and a dtype.
         objects: Variable objects of an earlier capture that this function uses, by
             path.
@@ -244,13 +246,13 @@ def capture(
         taken_names: The number of automatic names that belong to layers from outside.
             Further taken names are added.
     """
-    inputs: dict[str, keras.Variable] = dict(known)
-    taken = {} if taken_names is None else taken_names
+    inputs: dict[str, keras.Variable] = dict(variables)
+    taken_counts = {} if taken_names is None else taken_names
     clashes: list[TwoUnderOnePathError] = []
 
     def in_scope(scope: VariableScope, args: tuple[PyTree, ...]) -> PyTree:
         with (
-            keras_names.fresh_names(taken),
+            keras_names.fresh_names(taken_counts),
             keras_distribution.without_distribution(),
             keras_layers.masks_kept(),
             keras_layers.jax_functions_traced(names_in_layers),
@@ -264,12 +266,14 @@ def capture(
     while True:
         could_be_seen = tf1_calls.are_detectable()
         try:
-            attempt = _attempt(in_scope, inputs, known, args, objects or {}, axis_sizes)
+            attempt = _attempt(
+                in_scope, inputs, variables, args, objects or {}, axis_sizes
+            )
         except TwoUnderOnePathError as error:
             # A layer from outside may have the same automatic name. Two variables
             # of one layer clash under any name.
             clashes.append(error)
-            is_news = _take_name(error.path.split("/")[0], taken)
+            is_news = _take_name(error.path.split("/")[0], taken_counts)
             if not is_news or len(clashes) > _MOST_CLASHES:
                 raise clashes[0] from None
             continue
@@ -282,21 +286,21 @@ def capture(
         inputs.update(attempt)
 
 
-def _take_name(name: str, taken: dict[str, int]) -> bool:
+def _take_name(name: str, counts: dict[str, int]) -> bool:
     """Marks an automatic name as taken, and returns whether it was free."""
     base, _, count = name.rpartition("_")
     if not (base and count.isdigit()):
         base, count = name, "0"
-    if taken.get(base, 0) > int(count):
+    if counts.get(base, 0) > int(count):
         return False
-    taken[base] = int(count) + 1
+    counts[base] = int(count) + 1
     return True
 
 
 def _attempt(
     in_scope: Callable[[VariableScope, tuple[PyTree, ...]], PyTree],
     inputs: Mapping[str, keras.Variable],
-    known: Mapping[str, keras.Variable],
+    variables: Mapping[str, keras.Variable],
     args: tuple[PyTree, ...],
     objects: Mapping[str, keras.Variable],
     axis_sizes: Sequence[tuple[str, int]],
@@ -305,7 +309,7 @@ def _attempt(
     scopes: list[VariableScope] = []
 
     def run(values: Mapping[str, jax.Array], args: tuple[PyTree, ...]) -> PyTree:
-        scope = VariableScope(known, values, objects)
+        scope = VariableScope(variables, values, objects)
         scopes.append(scope)
         result = in_scope(scope, args)
         updates = {path: scope.values[path] for path in sorted(scope.updated)}
@@ -350,7 +354,7 @@ def _attempt(
             traced, range(count, count + len(initials)), with_effects=False
         ),
         _initial_paths=tuple(sorted(initials)),
-        _known=avals,
+        _argument_shapes=avals,
     )
 
 
@@ -373,8 +377,8 @@ def _leak(traced: jex.ClosedJaxpr) -> LeakedTensorError | None:
     return LeakedTensorError() if leaked else None
 
 
-def _shown(place: UserPlace | None) -> str | None:
-    return None if place is None else str(place)
+def _shown(user_place: UserPlace | None) -> str | None:
+    return None if user_place is None else str(user_place)
 
 
 def _made_here(scope: VariableScope) -> ArraysByPath:

@@ -26,7 +26,7 @@ _JITTED = ("jit", "pjit")
 class Shards(Protocol):
     """The shards of a variable."""
 
-    def whole(
+    def gather(
         self, shard: jax.Array, dtype: jax.typing.DTypeLike | None = None
     ) -> jax.Array:
         """Gathers the variable, in a dtype in which it is used."""
@@ -50,18 +50,18 @@ def gathering(
     """
     traced = _inlined(traced, shards, axis_sizes)
     jaxpr = traced.jaxpr
-    named = {jaxpr.invars[number]: each for number, each in shards.items()}
+    named = {jaxpr.invars[number]: shard for number, shard in shards.items()}
     steps = [
         _differentiated(piece, named, remat)
         for piece in _pieces(jaxpr, jaxpr.invars[:variables], named, remat)
     ]
 
     def evaluate(*args: jax.Array) -> list[jax.Array]:
-        known = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
+        computed = dict(zip(jaxpr.constvars, traced.consts, strict=True))
+        computed.update(zip(jaxpr.invars, args, strict=True))
         for step in steps:
-            step(known)
-        return [rematerialization.value_of(v, known) for v in jaxpr.outvars]
+            step(computed)
+        return [rematerialization.value_of(v, computed) for v in jaxpr.outvars]
 
     return evaluate
 
@@ -73,13 +73,13 @@ class _Piece:
     Attributes:
         function: All of these operations.
         variables: The arguments that are variables.
-        others: The other arguments.
+        inputs: The other arguments.
         writes: The results.
     """
 
     function: jex.ClosedJaxpr
     variables: tuple[jex.Var, ...]
-    others: tuple[jex.Var, ...]
+    inputs: tuple[jex.Var, ...]
     writes: tuple[jex.Var, ...]
 
 
@@ -93,25 +93,27 @@ def _pieces(
     of_variables, of_shards = _of_variables(jaxpr, variables, shards)
     made_by = {v: e for e in of_variables for v in e.outvars}
     skipped = {id(e) for e in of_variables if of_shards & {*e.outvars}}
-    rest = jaxpr.replace(eqns=[e for e in jaxpr.eqns if id(e) not in skipped])
+    remaining = jaxpr.replace(eqns=[e for e in jaxpr.eqns if id(e) not in skipped])
     groups = (
-        rematerialization.groups(rest)
+        rematerialization.groups(remaining)
         if remat == "full"
-        else list(_groups(rest, of_shards))
+        else list(_groups(remaining, of_shards))
     )
-    wanted = rematerialization.variables_of(jaxpr.outvars)
+    needed = rematerialization.variables_of(jaxpr.outvars)
     # A last piece returns what depends only on variables.
     groups.append([])
-    ends = {v for v in wanted if v in of_shards}
+    ends = {v for v in needed if v in of_shards}
     pieces = []
     for equations in reversed(groups):
-        made = {v for e in equations for v in e.outvars}
-        writes = tuple(v for v in wanted if v in made or (not equations and v in ends))
+        results = {v for e in equations for v in e.outvars}
+        writes = tuple(
+            v for v in needed if v in results or (not equations and v in ends)
+        )
         used = rematerialization.variables_of(
             [*_arguments(equations), *(v for v in writes if v in ends)]
         )
         before = _needed(of_variables, made_by, [v for v in used if v in of_shards])
-        inner = {v for e in before for v in e.outvars} | made
+        inner = {v for e in before for v in e.outvars} | results
         reads = tuple(
             v
             for v in rematerialization.variables_of([*_arguments(before), *used])
@@ -130,10 +132,10 @@ def _pieces(
                     writes,
                 )
             )
-        wanted = {
+        needed = {
             v: None
-            for v in (*wanted, *reads)
-            if v not in made and v not in of_shards - {*shards}
+            for v in (*needed, *reads)
+            if v not in results and v not in of_shards - {*shards}
         }
     return pieces[::-1]
 
@@ -150,15 +152,15 @@ def _of_variables(
     Random numbers also depend on a variable, their seed, but are not drawn twice. Also
     returns the sharded variables, with the results of operations that depend on them.
     """
-    known = {v for v in variables if jnp.issubdtype(_dtype(v), jnp.inexact)}
-    known |= {*shards}
+    computable = {v for v in variables if jnp.issubdtype(_dtype(v), jnp.inexact)}
+    computable |= {*shards}
     sharded = {*shards}
     equations = []
     for equation in jaxpr.eqns:
         used = {*rematerialization.variables_of(equation.invars)}
-        if used and used <= known and not equation.effects:
+        if used and used <= computable and not equation.effects:
             equations.append(equation)
-            known.update(equation.outvars)
+            computable.update(equation.outvars)
             if used & sharded:
                 sharded.update(equation.outvars)
     return equations, sharded
@@ -169,16 +171,16 @@ def _groups(
 ) -> Iterator[Sequence[jex.JaxprEqn]]:
     """Splits before each operation that reads another variable."""
     group: list[jex.JaxprEqn] = []
-    read: set[jex.Var] = set()
+    group_reads: set[jex.Var] = set()
     for equation in jaxpr.eqns:
-        own = {
+        reads = {
             v for v in rematerialization.variables_of(equation.invars) if v in of_shards
         }
-        if group and (equation.effects or group[-1].effects or own - read):
+        if group and (equation.effects or group[-1].effects or reads - group_reads):
             yield group
-            group, read = [], set()
+            group, group_reads = [], set()
         group.append(equation)
-        read |= own
+        group_reads |= reads
     if group:
         yield group
 
@@ -186,30 +188,30 @@ def _groups(
 def _needed(
     equations: Sequence[jex.JaxprEqn],
     made_by: Mapping[jex.Var, jex.JaxprEqn],
-    wanted: Sequence[jex.Var],
+    results: Sequence[jex.Var],
 ) -> list[jex.JaxprEqn]:
     """Returns those of some operations that make the wanted results."""
-    stack, found = [*wanted], set()
+    stack, makers = [*results], set()
     while stack:
         equation = made_by.get(stack.pop())
-        if equation is not None and id(equation) not in found:
-            found.add(id(equation))
+        if equation is not None and id(equation) not in makers:
+            makers.add(id(equation))
             stack += rematerialization.variables_of(equation.invars)
-    return [e for e in equations if id(e) in found]
+    return [e for e in equations if id(e) in makers]
 
 
 def _differentiated(
     piece: _Piece, shards: Mapping[jex.Var, Shards], remat: str | None
 ) -> Callable[[dict[jex.Var, Any]], None]:
     """Returns a function that evaluates a piece, given all values so far."""
-    order = [*piece.variables, *piece.others]
+    order = [*piece.variables, *piece.inputs]
     position = {v: number for number, v in enumerate(order)}
     dtypes = {v: _used_in(v, piece.function.jaxpr) for v in order if v in shards}
 
-    def run(variables: Sequence[jax.Array], others: Sequence[jax.Array]) -> PyTree:
-        values = [*variables, *others]
+    def run(variables: Sequence[jax.Array], inputs: Sequence[jax.Array]) -> PyTree:
+        values = [*variables, *inputs]
         for v, dtype in dtypes.items():
-            values[position[v]] = shards[v].whole(values[position[v]], dtype)
+            values[position[v]] = shards[v].gather(values[position[v]], dtype)
         args = [values[position[v]] for v in piece.function.jaxpr.invars]
         return jex.jaxpr_as_fun(piece.function)(*args)
 
@@ -219,11 +221,11 @@ def _differentiated(
     elif dtypes and not piece.function.effects:
         function = reading_again(run)
 
-    def step(known: dict[jex.Var, Any]) -> None:
+    def step(computed: dict[jex.Var, Any]) -> None:
         results = function(
-            [known[v] for v in piece.variables], [known[v] for v in piece.others]
+            [computed[v] for v in piece.variables], [computed[v] for v in piece.inputs]
         )
-        known.update(zip(piece.writes, results, strict=True))
+        computed.update(zip(piece.writes, results, strict=True))
 
     return step
 
@@ -244,11 +246,11 @@ def _used_in(variable: jex.Var, jaxpr: jex.Jaxpr) -> jax.typing.DTypeLike | None
     if len(dtypes) != 1 or variable in rematerialization.variables_of(jaxpr.outvars):
         return None
     (dtype,) = dtypes
-    own = _dtype(variable)
+    stored = _dtype(variable)
     is_float = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
-    if not is_float or not jnp.issubdtype(own, jnp.floating):
+    if not is_float or not jnp.issubdtype(stored, jnp.floating):
         return None
-    return dtype if jnp.dtype(dtype).itemsize < own.itemsize else None
+    return dtype if jnp.dtype(dtype).itemsize < stored.itemsize else None
 
 
 def _inlined(
@@ -271,13 +273,13 @@ def _evaluated(
     traced: jex.ClosedJaxpr, args: Sequence[jax.Array], sharded: Sequence[bool]
 ) -> list[jax.Array]:
     jaxpr = traced.jaxpr
-    known = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-    known.update(zip(jaxpr.invars, args, strict=True))
+    computed = dict(zip(jaxpr.constvars, traced.consts, strict=True))
+    computed.update(zip(jaxpr.invars, args, strict=True))
     reading = _reading(jaxpr, sharded)
     of_shards = _of_shards(jaxpr, sharded)
     for equation, reads in zip(jaxpr.eqns, reading, strict=True):
         if reads:
-            values = [rematerialization.value_of(v, known) for v in equation.invars]
+            values = [rematerialization.value_of(v, computed) for v in equation.invars]
             inner = [
                 not isinstance(v, jex.Literal) and v in of_shards
                 for v in equation.invars
@@ -286,9 +288,9 @@ def _evaluated(
         else:
             used = [*rematerialization.variables_of(equation.invars)]
             one = rematerialization.part_of(jaxpr, [equation], used, equation.outvars)
-            results = jex.jaxpr_as_fun(one)(*(known[v] for v in used))
-        known.update(zip(equation.outvars, results, strict=True))
-    return [rematerialization.value_of(v, known) for v in jaxpr.outvars]
+            results = jex.jaxpr_as_fun(one)(*(computed[v] for v in used))
+        computed.update(zip(equation.outvars, results, strict=True))
+    return [rematerialization.value_of(v, computed) for v in jaxpr.outvars]
 
 
 def _reading(jaxpr: jex.Jaxpr, sharded: Sequence[bool]) -> list[bool]:
@@ -303,7 +305,7 @@ def _reading(jaxpr: jex.Jaxpr, sharded: Sequence[bool]) -> list[bool]:
 
 def _of_shards(jaxpr: jex.Jaxpr, sharded: Sequence[bool]) -> set[jex.Var]:
     """Returns sharded arguments, and what is computed from variables."""
-    given = {
+    arguments = {
         v for v, is_sharded in zip(jaxpr.invars, sharded, strict=True) if is_sharded
     }
-    return _of_variables(jaxpr, jaxpr.invars[:0], given)[1]
+    return _of_variables(jaxpr, jaxpr.invars[:0], arguments)[1]

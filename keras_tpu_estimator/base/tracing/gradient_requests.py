@@ -118,13 +118,13 @@ def pull_back(
 ) -> tuple[list[PyTree], PyTree]:
     """Differentiates several scalar functions in one forward pass.
 
-    Returns a pytree of gradients for each scalar, and the other results of
-    `objectives`, which returns a sequence of scalars and a pytree of others.
+    Returns a pytree of gradients for each scalar, and the auxiliary results of
+    `objectives`, which returns a sequence of scalars and an auxiliary pytree.
     """
-    losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
+    losses, transpose, auxiliary = jax.vjp(objectives, values, has_aux=True)
     structure = jax.tree.structure(losses)
     unit = [
         [jax.numpy.asarray(i == k, loss.dtype) for i, loss in enumerate(losses)]
         for k in range(len(losses))
     ]
-    return [transpose(jax.tree.unflatten(structure, row))[0] for row in unit], others
+    return [transpose(jax.tree.unflatten(structure, row))[0] for row in unit], auxiliary

@@ -52,8 +52,8 @@ def only(
     needed = {id(v) for v in outvars}
     equations = []
     for equation in reversed(jaxpr.eqns):
-        kept = with_effects and equation.effects
-        if kept or any(id(v) in needed for v in equation.outvars):
+        has_effects = with_effects and equation.effects
+        if has_effects or any(id(v) in needed for v in equation.outvars):
             equations.append(equation)
             needed.update(id(v) for v in equation.invars)
     return jex.ClosedJaxpr(
@@ -75,8 +75,8 @@ def with_arguments(
     skipped = {id(equation) for equation in equations}
     invars = list(jaxpr.invars)
     invars[position:position] = [e.outvars[0] for e in equations]
-    kept = [e for e in jaxpr.eqns if id(e) not in skipped]
-    return jex.ClosedJaxpr(jaxpr.replace(invars=invars, eqns=kept), traced.consts)
+    remaining = [e for e in jaxpr.eqns if id(e) not in skipped]
+    return jex.ClosedJaxpr(jaxpr.replace(invars=invars, eqns=remaining), traced.consts)
 
 
 def without_unused(
@@ -87,13 +87,13 @@ def without_unused(
     used = {id(v) for e in jaxpr.eqns for v in e.invars}
     used.update(id(v) for v in jaxpr.outvars)
     count = len(names)
-    kept = [
+    used_names = [
         (name, var)
         for name, var in zip(names, jaxpr.invars, strict=False)
         if id(var) in used
     ]
-    invars = [*(var for _, var in kept), *jaxpr.invars[count:]]
-    return tuple(name for name, _ in kept), jex.ClosedJaxpr(
+    invars = [*(var for _, var in used_names), *jaxpr.invars[count:]]
+    return tuple(name for name, _ in used_names), jex.ClosedJaxpr(
         jaxpr.replace(invars=invars), pure.consts
     )
 
@@ -120,11 +120,11 @@ def callbacks(traced: jex.ClosedJaxpr) -> list[str]:
 def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
     """Yields the functions in the parameters of an equation."""
     for value in params.values():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, jex.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, jex.Jaxpr):
-                yield each
+        for parameter in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(parameter, jex.ClosedJaxpr):
+                yield parameter.jaxpr
+            elif isinstance(parameter, jex.Jaxpr):
+                yield parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Scan:
     carried: int
 
     @classmethod
-    def of(cls, equation: jex.JaxprEqn) -> Self:
+    def from_equation(cls, equation: jex.JaxprEqn) -> Self:
         """Returns the parts of a scan's equation."""
         body = equation.params["jaxpr"].jaxpr
         carried = _unstacked(equation.outvars, body.outvars)
@@ -151,8 +151,8 @@ class Scan:
 def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
     """Counts the values that have the same rank in a round and in the scan."""
     return sum(
-        len(whole.aval.shape) == len(one.aval.shape)
-        for whole, one in zip(outer, inner, strict=True)
+        len(stacked.aval.shape) == len(single.aval.shape)
+        for stacked, single in zip(outer, inner, strict=True)
     )
 
 
@@ -212,7 +212,7 @@ class Analysis(abc.ABC, Generic[Fact]):
         """Returns the facts of an operation's results, given its arguments'."""
         return [self.join(facts)] * len(equation.outvars)
 
-    def chosen(self, fact: Fact, by: Fact) -> Fact:
+    def selected(self, fact: Fact, by: Fact) -> Fact:
         """Returns the fact of a value whose computation a condition chose."""
         return self.join([fact, by])
 
@@ -247,17 +247,17 @@ class _Walk(Generic[Fact]):
 
     def function(self, jaxpr: jex.Jaxpr, inputs: Sequence[Any]) -> list[Any]:
         """Returns the facts of a function's results."""
-        known = {v: self._constant(v) for v in jaxpr.constvars}
-        known.update(zip(jaxpr.invars, inputs, strict=True))
+        facts = {v: self._constant(v) for v in jaxpr.constvars}
+        facts.update(zip(jaxpr.invars, inputs, strict=True))
 
         def fact(atom: Any) -> Any:
             if isinstance(atom, jex.Literal):
                 return self.analysis.constant(atom)
-            return known[atom]
+            return facts[atom]
 
         for equation in jaxpr.eqns:
             results = self._equation(equation, list(map(fact, equation.invars)))
-            known.update(zip(equation.outvars, results, strict=True))
+            facts.update(zip(equation.outvars, results, strict=True))
         return list(map(fact, jaxpr.outvars))
 
     def _constant(self, variable: Any) -> Any:
@@ -265,117 +265,119 @@ class _Walk(Generic[Fact]):
             return _Reference(self.analysis.join([]))
         return self.analysis.constant(variable)
 
-    def _equation(self, equation: Any, given: list[Any]) -> Sequence[Any]:
+    def _equation(self, equation: Any, inputs: list[Any]) -> Sequence[Any]:
         match equation.primitive.name:
             case "scan":
-                return self._scan(Scan.of(equation), given)
+                return self._scan(Scan.from_equation(equation), inputs)
             case "while":
-                return self._while(equation.params, given)
+                return self._while(equation.params, inputs)
             case "cond":
-                return self._cond(equation, given)
+                return self._cond(equation, inputs)
             case "pallas_call":
-                return self._kernel(equation, given)
+                return self._kernel(equation, inputs)
         inner = list(inner_functions(equation.params))
-        if len(inner) == 1 and len(inner[0].invars) == len(given):
-            return self.function(inner[0], given)
-        return self._operation(equation, given, inner)
+        if len(inner) == 1 and len(inner[0].invars) == len(inputs):
+            return self.function(inner[0], inputs)
+        return self._operation(equation, inputs, inner)
 
     def _operation(
-        self, equation: Any, given: list[Any], inner: Sequence[jex.Jaxpr]
+        self, equation: Any, inputs: list[Any], inner: Sequence[jex.Jaxpr]
     ) -> list[Any]:
         """Returns the facts of an operation's results from the analysis.
 
         Each argument of functions inside an unknown operation gets all facts of the
         operation.
         """
-        facts = list(map(_fact, given))
+        facts = list(map(_fact, inputs))
         if self.is_final:
             self.analysis.look(equation, facts)
         results = self.analysis.results(equation, facts)
         everything = self.analysis.join(facts)
-        for each in inner:
-            all_given = [
+        for function in inner:
+            arguments = [
                 _Reference(everything) if _is_reference(v) else everything
-                for v in each.invars
+                for v in function.invars
             ]
-            made = map(_fact, self.function(each, all_given))
-            found = self.analysis.join(list(made))
-            results = [self.analysis.join([r, found]) for r in results]
+            inner_facts = map(_fact, self.function(function, arguments))
+            joined = self.analysis.join(list(inner_facts))
+            results = [self.analysis.join([r, joined]) for r in results]
         if equation.primitive.name not in _READS:
-            self._write(given, facts)
+            self._write(inputs, facts)
         return [
             _Reference(result) if _is_reference(variable) else result
             for variable, result in zip(equation.outvars, results, strict=True)
         ]
 
-    def _write(self, given: list[Any], facts: list[Fact]) -> None:
-        for each in given:
-            if isinstance(each, _Reference):
-                each.fact = self.analysis.join([each.fact, *facts])
+    def _write(self, inputs: list[Any], facts: list[Fact]) -> None:
+        for reference in inputs:
+            if isinstance(reference, _Reference):
+                reference.fact = self.analysis.join([reference.fact, *facts])
 
-    def _cond(self, equation: Any, given: list[Any]) -> list[Any]:
-        predicate = _fact(given[0])
+    def _cond(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        predicate = _fact(inputs[0])
         branches = [
-            self.function(branch, given[1:])
+            self.function(branch, inputs[1:])
             for branch in inner_functions(equation.params)
         ]
-        self._write(given[1:], [predicate])
+        self._write(inputs[1:], [predicate])
         return [
-            self.analysis.chosen(self.analysis.join(results), predicate)
+            self.analysis.selected(self.analysis.join(results), predicate)
             for results in zip(*branches, strict=True)
         ]
 
-    def _scan(self, scan: Scan, given: list[Any]) -> list[Any]:
+    def _scan(self, scan: Scan, loop_inputs: list[Any]) -> list[Any]:
         first, end = scan.constants, scan.constants + scan.carried
 
         def one(walk: "_Walk[Fact]", carried: list[Any]) -> list[Any]:
-            inputs = [*given[:first], *carried, *given[end:]]
+            inputs = [*loop_inputs[:first], *carried, *loop_inputs[end:]]
             return walk.function(scan.body, inputs)
 
-        return self._settled(one, given[first:end], given)
+        return self._settled(one, loop_inputs[first:end], loop_inputs)
 
-    def _while(self, params: Any, given: list[Any]) -> list[Any]:
+    def _while(self, params: Any, inputs: list[Any]) -> list[Any]:
         condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
         first = params["cond_nconsts"]
         end = first + params["body_nconsts"]
 
         def one(walk: "_Walk[Fact]", carried: list[Any]) -> list[Any]:
-            asked = walk.function(condition, [*given[:first], *carried])
-            results = walk.function(body, [*given[first:end], *carried])
+            predicate = walk.function(condition, [*inputs[:first], *carried])
+            results = walk.function(body, [*inputs[first:end], *carried])
             # Any number of rounds may have run, including none.
-            both = map(walk.analysis.join, zip(carried, results, strict=True))
-            return [walk.analysis.chosen(fact, _fact(asked[0])) for fact in both]
+            joined = map(walk.analysis.join, zip(carried, results, strict=True))
+            return [
+                walk.analysis.selected(fact, _fact(predicate[0])) for fact in joined
+            ]
 
-        return self._settled(one, given[end:], given)
+        return self._settled(one, inputs[end:], inputs)
 
     def _settled(
         self,
         one: Callable[["_Walk[Fact]", list[Any]], list[Any]],
         carried: list[Any],
-        given: list[Any],
+        inputs: list[Any],
     ) -> list[Any]:
         """Returns the results of a loop's round once its facts no longer change.
 
         Args:
             one: Makes one round from the results of the previous one.
             carried: The input of the first round.
-            given: All inputs of the loop, including references.
+            inputs: All inputs of the loop, including references.
         """
         first = dataclasses.replace(self, is_final=False)
         while True:
-            before = list(map(_fact, given))
+            before = list(map(_fact, inputs))
             results = one(first, carried)
             pairs = zip(carried, results[: len(carried)], strict=True)
             back = list(map(self.analysis.join, pairs))
-            if back == carried and before == list(map(_fact, given)):
+            if back == carried and before == list(map(_fact, inputs)):
                 return one(self, carried)
             carried = back
 
-    def _kernel(self, equation: Any, given: list[Any]) -> list[Any]:
+    def _kernel(self, equation: Any, inputs: list[Any]) -> list[Any]:
         """Returns the values that a kernel writes, in any order of its grid."""
         kernel = equation.params["jaxpr"]
         sizes = equation.params["grid_mapping"].num_dynamic_grid_bounds
-        facts = list(map(_fact, given))
+        facts = list(map(_fact, inputs))
         aliases = dict(equation.params["input_output_aliases"])
         cells = [_Reference(fact) for fact in facts[sizes:]]
         count = len(cells)

@@ -26,24 +26,24 @@ _KEPT = 512
 def evaluate_by_parts(
     traced: jex.ClosedJaxpr,
     arguments: Sequence[TensorLike],
-    places: Sequence[jax.sharding.Sharding] | None = None,
+    shardings: Sequence[jax.sharding.Sharding] | None = None,
 ) -> list[jax.Array]:
     """Evaluates a traced function once; no result shares memory with an argument."""
     jaxpr = traced.jaxpr
-    given = [*traced.consts, *arguments]
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
-    made: dict[int, jax.Array] = {}
+    inputs = [*traced.consts, *arguments]
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
+    computed: dict[int, jax.Array] = {}
     for equations, numbers in _independent(jaxpr):
-        part = _Part.of(jaxpr, equations, numbers)
-        at = places and tuple(places[number] for number in numbers)
-        results = _compiled(part, at)(*(values[v] for v in part.inputs))
-        made.update(zip(numbers, results, strict=True))
+        part = _Part.from_equations(jaxpr, equations, numbers)
+        part_shardings = shardings and tuple(shardings[number] for number in numbers)
+        results = _compiled(part, part_shardings)(*(values[v] for v in part.inputs))
+        computed.update(zip(numbers, results, strict=True))
     for number, atom in enumerate(jaxpr.outvars):
-        if number not in made:
+        if number not in computed:
             is_literal = isinstance(atom, jex.Literal)
             value = atom.val if is_literal else values[atom]
-            made[number] = _copied(value, places and places[number])
-    return [made[number] for number in range(len(jaxpr.outvars))]
+            computed[number] = _copied(value, shardings and shardings[number])
+    return [computed[number] for number in range(len(jaxpr.outvars))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +58,9 @@ class _Part:
     key: Hashable
 
     @classmethod
-    def of(
+    def from_equations(
         cls,
-        whole: jex.Jaxpr,
+        jaxpr: jex.Jaxpr,
         equations: Sequence[jex.JaxprEqn],
         results: Sequence[int],
     ) -> "_Part":
@@ -82,19 +82,19 @@ class _Part:
                 numbers[variable] = len(numbers)
             params = [(k, _hashable(v)) for k, v in equation.params.items()]
             key += [(equation.primitive, tuple(params), tuple(operands))]
-        outputs = [whole.outvars[number] for number in results]
-        jaxpr = whole.replace(
+        outputs = [jaxpr.outvars[number] for number in results]
+        part = jaxpr.replace(
             constvars=[],
             invars=inputs,
             outvars=outputs,
             eqns=[*equations],
             effects=set().union(*(e.effects for e in equations)),
-            debug_info=whole.debug_info.with_unknown_names(),
+            debug_info=jaxpr.debug_info.with_unknown_names(),
         )
-        taken = tuple((v.aval, numbers[v]) for v in inputs)
+        input_key = tuple((v.aval, numbers[v]) for v in inputs)
         returned = tuple(numbers[v] for v in outputs if isinstance(v, jex.Var))
-        traced = jex.ClosedJaxpr(jaxpr, [])
-        return cls(inputs, traced, (taken, tuple(key), returned))
+        traced = jex.ClosedJaxpr(part, [])
+        return cls(inputs, traced, (input_key, tuple(key), returned))
 
 
 def _independent(
@@ -120,29 +120,29 @@ def _independent(
     for number, atom in enumerate(jaxpr.outvars):
         if isinstance(atom, jex.Var) and atom in made_by:
             results.setdefault(part(made_by[atom]), []).append(number)
-    equations: dict[int, list[jex.JaxprEqn]] = {each: [] for each in results}
+    equations: dict[int, list[jex.JaxprEqn]] = {number: [] for number in results}
     for number, equation in enumerate(jaxpr.eqns):
         if part(number) in results:
             equations[part(number)].append(equation)
-    return [(equations[each], results[each]) for each in results]
+    return [(equations[number], results[number]) for number in results]
 
 
 @functools.lru_cache(_KEPT)
 def _compiled(
-    part: _Part, places: tuple[jax.sharding.Sharding, ...] | None
+    part: _Part, shardings: tuple[jax.sharding.Sharding, ...] | None
 ) -> Callable[..., list[jax.Array]]:
-    devices = places[0].device_set if places else Machine.here().own
+    devices = shardings[0].device_set if shardings else Machine.here().own
     return jax.jit(
         jex.jaxpr_as_fun(part.traced),
-        out_shardings=places and [*places],
+        out_shardings=shardings and [*shardings],
         compiler_options=quick_options(next(iter(devices)).platform),
     )
 
 
-def _copied(value: TensorLike, place: Any) -> jax.Array:
+def _copied(value: TensorLike, sharding: Any) -> jax.Array:
     """Returns a copy with a sharding; hosts that share it need not communicate."""
-    if isinstance(value, jax.Array) or place is not None:
-        return jax.jit(jnp.copy, out_shardings=place)(value)
+    if isinstance(value, jax.Array) or sharding is not None:
+        return jax.jit(jnp.copy, out_shardings=sharding)(value)
     # For NumPy arrays, a jitted copy would compile a program for each shape.
     return jax.device_put(np.array(value))
 

@@ -62,12 +62,12 @@ def _in_pieces(traced: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
     pieces = _pieces(jaxpr)
 
     def evaluate(*args: jax.Array) -> list[jax.Array]:
-        known = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
+        computed = dict(zip(jaxpr.constvars, traced.consts, strict=True))
+        computed.update(zip(jaxpr.invars, args, strict=True))
         for piece in pieces:
-            results = piece.run(*(known[v] for v in piece.reads))
-            known.update(zip(piece.writes, results, strict=True))
-        return [value_of(v, known) for v in jaxpr.outvars]
+            results = piece.run(*(computed[v] for v in piece.reads))
+            computed.update(zip(piece.writes, results, strict=True))
+        return [value_of(v, computed) for v in jaxpr.outvars]
 
     return evaluate
 
@@ -83,16 +83,16 @@ class _Piece(NamedTuple):
 
 def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
     """Returns the function as a sequence of pieces, each of which is a checkpoint."""
-    found = groups(jaxpr)
-    wanted = variables_of(jaxpr.outvars)
+    grouped = groups(jaxpr)
+    needed = variables_of(jaxpr.outvars)
     pieces = []
-    for equations in reversed(found):
-        made = {v for e in equations for v in e.outvars}
+    for equations in reversed(grouped):
+        results = {v for e in equations for v in e.outvars}
         used = variables_of(v for e in equations for v in e.invars)
-        writes = tuple(v for v in wanted if v in made)
-        reads = tuple(v for v in used if v not in made)
+        writes = tuple(v for v in needed if v in results)
+        reads = tuple(v for v in used if v not in results)
         pieces.append(_piece(jaxpr, equations, reads, writes))
-        wanted = {v: None for v in (*wanted, *reads) if v not in made}
+        needed = {v: None for v in (*needed, *reads) if v not in results}
     return pieces[::-1]
 
 
@@ -172,8 +172,8 @@ def variables_of(atoms: Iterable[_Atom]) -> dict[jex.Var, None]:
     return {v: None for v in atoms if not isinstance(v, jex.Literal)}
 
 
-def value_of(atom: _Atom, known: Mapping[jex.Var, jax.Array]) -> jax.Array:
-    return atom.val if isinstance(atom, jex.Literal) else known[atom]
+def value_of(atom: _Atom, values: Mapping[jex.Var, jax.Array]) -> jax.Array:
+    return atom.val if isinstance(atom, jex.Literal) else values[atom]
 
 
 # A function of variables and of other values.
@@ -188,32 +188,32 @@ def reading_again(function: OfVariables) -> OfVariables:
     """
 
     @jax.custom_vjp
-    def again(variables: Sequence[jax.Array], others: Sequence[jax.Array]) -> PyTree:
-        return function(variables, others)
+    def again(variables: Sequence[jax.Array], inputs: Sequence[jax.Array]) -> PyTree:
+        return function(variables, inputs)
 
     def forward(
-        variables: Sequence[jax.Array], others: Sequence[jax.Array]
+        variables: Sequence[jax.Array], inputs: Sequence[jax.Array]
     ) -> tuple[PyTree, PyTree]:
         structure: Any = None
 
         def with_residuals(*args: jax.Array) -> tuple[PyTree, PyTree]:
             nonlocal structure
-            given = [*args[: len(variables)]], [*args[len(variables) :]]
-            results, pull_back = jax.vjp(function, *given)
+            arguments = [*args[: len(variables)]], [*args[len(variables) :]]
+            results, pull_back = jax.vjp(function, *arguments)
             residuals, structure = jax.tree.flatten(pull_back)
             return results, residuals
 
-        traced = jax.make_jaxpr(with_residuals)(*variables, *others)
+        traced = jax.make_jaxpr(with_residuals)(*variables, *inputs)
         depends = _depending(traced.jaxpr, traced.jaxpr.invars[len(variables) :])
         total = len(depends)
         count = total - structure.num_leaves
         computed = [n for n in range(count, total) if not depends[n]]
-        kept = [n for n in range(count, total) if depends[n]]
-        results_and_kept = jaxprs.only(traced, [*range(count), *kept])
-        flat = jex.jaxpr_as_fun(results_and_kept)(*variables, *others)
+        dependent = [n for n in range(count, total) if depends[n]]
+        results_and_kept = jaxprs.only(traced, [*range(count), *dependent])
+        flat = jex.jaxpr_as_fun(results_and_kept)(*variables, *inputs)
         compute = jex.jaxpr_as_fun(
             jaxprs.without_last_arguments(
-                jaxprs.only(traced, computed, with_effects=False), len(others)
+                jaxprs.only(traced, computed, with_effects=False), len(inputs)
             )
         )
 
@@ -222,7 +222,7 @@ def reading_again(function: OfVariables) -> OfVariables:
             saved: Sequence[jax.Array],
             cotangents: Sequence[Any],
         ) -> tuple[PyTree, PyTree]:
-            by_number = dict(zip(kept, saved, strict=True))
+            by_number = dict(zip(dependent, saved, strict=True))
             again = compute(*_after(variables, cotangents))
             by_number.update(zip(computed, again, strict=True))
             residuals = [by_number[n] for n in range(count, total)]
@@ -243,11 +243,11 @@ def reading_again(function: OfVariables) -> OfVariables:
 
 def _depending(jaxpr: jex.Jaxpr, arguments: Sequence[jex.Var]) -> list[bool]:
     """Returns which results depend on some arguments."""
-    found = {*arguments}
+    reached = {*arguments}
     for equation in jaxpr.eqns:
-        if not found.isdisjoint(variables_of(equation.invars)):
-            found.update(equation.outvars)
-    return [not isinstance(v, jex.Literal) and v in found for v in jaxpr.outvars]
+        if not reached.isdisjoint(variables_of(equation.invars)):
+            reached.update(equation.outvars)
+    return [not isinstance(v, jex.Literal) and v in reached for v in jaxpr.outvars]
 
 
 def _after(
@@ -257,6 +257,6 @@ def _after(
 
     Otherwise XLA reads them once, for both passes.
     """
-    known = [g for g in cotangents if g.dtype != jax.dtypes.float0]
-    variables, _ = jax.lax.optimization_barrier(([*variables], known))
+    numeric = [g for g in cotangents if g.dtype != jax.dtypes.float0]
+    variables, _ = jax.lax.optimization_barrier(([*variables], numeric))
     return variables

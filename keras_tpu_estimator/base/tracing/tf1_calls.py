@@ -58,12 +58,12 @@ class Place(NamedTuple):
         return f"{self.frame.f_code.co_filename}:{number}"
 
 
-def called_name(place: Place) -> str:
+def called_name(call: Place) -> str:
     """Returns TensorFlow's name at a place, or else the source text or "TensorFlow"."""
-    node = _node_at(place)
+    node = _node_at(call)
     if node is None:
         return "TensorFlow"
-    name = _tensorflow_name(node, place.frame)
+    name = _tensorflow_name(node, call.frame)
     return name or _shortened(ast.unparse(node))
 
 
@@ -82,15 +82,15 @@ def canonical_module(module: str) -> str | None:
     return ".".join(["tf", *parts])
 
 
-def _span(place: Place) -> tuple[int | None, ...]:
-    positions = place.frame.f_code.co_positions()
-    index = place.instruction // 2
+def _span(call: Place) -> tuple[int | None, ...]:
+    positions = call.frame.f_code.co_positions()
+    index = call.instruction // 2
     return next(itertools.islice(positions, index, None))
 
 
-def _node_at(place: Place) -> ast.expr | None:
+def _node_at(call: Place) -> ast.expr | None:
     """Returns the call or the complete dotted name that contains an instruction."""
-    code, names = place.frame.f_code, place.frame.f_globals
+    code, names = call.frame.f_code, call.frame.f_globals
     source = "".join(linecache.getlines(code.co_filename, names))
     try:
         tree = ast.parse(source)
@@ -101,7 +101,7 @@ def _node_at(place: Place) -> ast.expr | None:
         for parent in ast.walk(tree)
         for child in ast.iter_child_nodes(parent)
     }
-    span = _span(place)
+    span = _span(call)
     for node in ast.walk(tree):
         if isinstance(node, ast.expr) and span == (
             node.lineno,
@@ -156,11 +156,11 @@ class TF1CallError(TypeError):
     )
     __reduce__ = reduce_error
 
-    def __init__(self, place: Place, what: str):
-        name = called_name(place)
+    def __init__(self, call: Place, what: str):
+        name = called_name(call)
         super().__init__(
             f"This code must use Keras or JAX. Received `{name}`, {what}, "
-            f"at {place.line}. {type(self).advice(name)}. Or run a TensorFlow 1 "
+            f"at {call.line}. {type(self).advice(name)}. Or run a TensorFlow 1 "
             "model_fn unchanged: `kte.tf1.model_fn(model_fn)`."
         )
 
@@ -195,29 +195,27 @@ def with_advice() -> contextlib.AbstractContextManager[None]:
 
 
 def _refuse_variable(create: Callable[..., Any], **kwargs: Any) -> Any | NoReturn:
-    place = _calling_place()
-    if place is None:
+    call = _calling_place()
+    if call is None:
         return create(**kwargs)
     raise TF1CallError(
-        place,
+        call,
         "a TensorFlow variable, which would be a new constant in each "
         "trace and never be trained",
     )
 
 
 def _refuse_random(op_type: str) -> None:
-    place = _calling_place() if _RANDOM.fullmatch(op_type) else None
-    if place is not None:
-        raise TF1CallError(
-            place, "whose random numbers would be the same in every step"
-        )
+    call = _calling_place() if _RANDOM.fullmatch(op_type) else None
+    if call is not None:
+        raise TF1CallError(call, "whose random numbers would be the same in every step")
 
 
 def _refuse_collection(name: str) -> None:
-    place = _calling_place()
-    if place is not None:
+    call = _calling_place()
+    if call is not None:
         raise TF1CallError(
-            place,
+            call,
             f"which reads TensorFlow's collection {name!r}, where Keras adds nothing",
         )
 
@@ -231,9 +229,9 @@ def _translated(
     except TF1CallError:
         raise
     except Exception as error:
-        place, inner = _failed_place(error.__traceback__)
-        if place is not None and is_one(error, inner):
-            raise TF1CallError(place, _reason(error)) from error
+        call, inner = _failed_place(error.__traceback__)
+        if call is not None and is_one(error, inner):
+            raise TF1CallError(call, _reason(error)) from error
         raise
 
 
@@ -276,17 +274,17 @@ def _failed_place(
     trace: TracebackType | None,
 ) -> tuple[Place | None, FrameType | None]:
     """Returns the user's failed place, and TensorFlow's frame below it, if any."""
-    place: Place | None = None
+    call: Place | None = None
     while trace is not None:
         frame = trace.tb_frame
-        if place is not None and _is_of(frame, _TENSORFLOW):
-            return place, frame
+        if call is not None and _is_of(frame, _TENSORFLOW):
+            return call, frame
         if _is_of(frame, _OTHERS):
-            place = None
+            call = None
         else:
-            place = Place(frame, trace.tb_lasti)
+            call = Place(frame, trace.tb_lasti)
         trace = trace.tb_next
-    return place, None
+    return call, None
 
 
 def _calling_place() -> Place | None:

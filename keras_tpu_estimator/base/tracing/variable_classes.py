@@ -44,7 +44,7 @@ class RowsVariable(keras.Variable):
         keras_variables.hold(self, value)
 
 
-def give(variable: keras.Variable, value: jax.Array | np.ndarray) -> None:
+def store_value(variable: keras.Variable, value: jax.Array | np.ndarray) -> None:
     """Assigns a value with or without padding rows."""
     has_more = tuple(value.shape) != tuple(variable.shape)
     if isinstance(variable, RowsVariable) and has_more:
@@ -53,7 +53,7 @@ def give(variable: keras.Variable, value: jax.Array | np.ndarray) -> None:
         variable.assign(value)
 
 
-def given(variable: keras.Variable) -> jax.Array:
+def stored_value(variable: keras.Variable) -> jax.Array:
     """Returns the last assigned value, including padding rows."""
     if isinstance(variable, RowsVariable):
         return variable.device_value

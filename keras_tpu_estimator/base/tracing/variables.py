@@ -67,19 +67,19 @@ class LeakedTensorError(ValueError):
     """`model_fn` used a tensor of another call.
 
     Args:
-        used: The line and the function that use it, or `None`.
-        made: The line and the function that made it, or `None`.
+        use: The line and the function that use it, or `None`.
+        origin: The line and the function that made it, or `None`.
     """
 
     __reduce__ = reduce_error
 
-    def __init__(self, used: str | None = None, made: str | None = None) -> None:
-        at = f" at {used}" if used else ""
-        origin = f" It was made at {made}." if made else ""
+    def __init__(self, use: str | None = None, origin: str | None = None) -> None:
+        at = f" at {use}" if use else ""
+        made_at = f" It was made at {origin}." if origin else ""
         super().__init__(
             "model_fn must use only tensors made from the features, labels and "
             "variables of this call. Received: a tensor that leaked from an "
-            f"earlier call or from an inner function, used{at}.{origin} Keep no "
+            f"earlier call or from an inner function, used{at}.{made_at} Keep no "
             "tensors in globals, attributes or default arguments."
         )
 
@@ -106,7 +106,7 @@ class VariableScope(keras.StatelessScope):
     """Resolves all variables by path while a function is traced.
 
     Args:
-        known: The program's variables by path.
+        variables: The program's variables by path.
         values: A traced value for each path that already has one.
         objects: Variable objects of an earlier trace that represent their paths in this
             one.
@@ -114,12 +114,12 @@ class VariableScope(keras.StatelessScope):
 
     def __init__(
         self,
-        known: Mapping[str, keras.Variable],
+        variables: Mapping[str, keras.Variable],
         values: Mapping[str, jax.Array],
         objects: Mapping[str, keras.Variable],
     ):
         super().__init__(collect_losses=True, initialize_variables=False)
-        self.known = known
+        self.program_variables = variables
         self.values = dict(values)
         # Values before any assignment.
         self.before = dict(values)
@@ -249,10 +249,12 @@ class VariableScope(keras.StatelessScope):
         """Returns the trainable variables so far, in the order of creation."""
         return [v for v in self.objects.values() if v.trainable]
 
-    def _free_path(self, name: str, *rest: str) -> str:
+    def _free_path(self, name: str, *suffix: str) -> str:
         """Returns the path, with a count after its name if it is taken."""
-        path = "".join((name, *rest))
-        counted = ("".join((f"{name}_{count}", *rest)) for count in itertools.count(1))
+        path = "".join((name, *suffix))
+        counted = (
+            "".join((f"{name}_{count}", *suffix)) for count in itertools.count(1)
+        )
         while path in self.objects:
             path = next(counted)
         return path
@@ -280,18 +282,18 @@ class VariableScope(keras.StatelessScope):
 
     def _enter(self, path: str, variable: keras.Variable) -> None:
         self.objects[path] = variable
-        if isinstance(self.known.get(path), RowsVariable):
+        if isinstance(self.program_variables.get(path), RowsVariable):
             raise ValueError(
                 "Embedding tables and their optimizer state must have other names "
                 f"than variables of model_fn. Received: {path!r} for both. "
                 "Rename the layer or the table."
             )
-        if path not in self.known:
+        if path not in self.program_variables:
             self.new[path] = variable
-        elif tuple(self.known[path].shape) != tuple(variable.shape):
+        elif tuple(self.program_variables[path].shape) != tuple(variable.shape):
             raise ValueError(
                 f"The variable {path!r} must have the same shape as in earlier calls "
-                f"of model_fn, {tuple(self.known[path].shape)}. Received: "
+                f"of model_fn, {tuple(self.program_variables[path].shape)}. Received: "
                 f"{tuple(variable.shape)}. Give the layer the same size in every "
                 "mode, or another `name`."
             )

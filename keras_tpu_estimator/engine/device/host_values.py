@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.mesh.transfers import alias
-from keras_tpu_estimator.base.tracing.variable_classes import given
+from keras_tpu_estimator.base.tracing.variable_classes import stored_value
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
@@ -333,4 +333,4 @@ class ShownValues:
         self._edit(values, jax.tree.map(jnp.copy, assigned))
 
     def _current(self, path: str) -> jax.Array:
-        return given(self._store.variables[path])
+        return stored_value(self._store.variables[path])

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.model_fn.initialization import Target
 from keras_tpu_estimator.base.tracing.capture import Captured, capture
-from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable, give
+from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable, store_value
 from keras_tpu_estimator.base.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
@@ -123,7 +123,7 @@ class VariableStore:
         """Adds variables with a function that returns initial values by path.
 
         It receives the wanted paths, of which it ignores unknown ones, the values of
-        other variables and, as `places`, the shardings if they are known. Variables
+        other variables and, as `shardings`, the shardings if they are known. Variables
         with rows over all cores may get more rows.
         """
         self.variables.update(variables)
@@ -133,7 +133,7 @@ class VariableStore:
         self,
         paths: Collection[str] | None = None,
         values: AnyArraysByPath | None = None,
-        places: Mapping[str, jax.sharding.Sharding] | None = None,
+        shardings: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
         """Computes initial values, which may use given values of others."""
         paths = set(self.variables if paths is None else paths)
@@ -143,7 +143,7 @@ class VariableStore:
             **self._from_checkpoints(given),
         }
         for initial in self._initial:
-            made = initial(paths, {**made, **given}, places=places) | made
+            made = initial(paths, {**made, **given}, shardings=shardings) | made
         return {path: made[path] for path in paths}
 
     def _from_checkpoints(self, values: AnyArraysByPath) -> ArraysByPath:
@@ -155,7 +155,7 @@ class VariableStore:
     def assign(self, values: AnyArraysByPath) -> None:
         """Assigns values to variables by path."""
         for path, value in values.items():
-            give(self.variables[path], value)
+            store_value(self.variables[path], value)
         self.valued.update(values)
 
     def as_saved(self, path: str) -> SavedVariable:

@@ -13,7 +13,7 @@ import numpy as np
 from keras_tpu_estimator.api.model_fn.spec import Spec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.base.tracing.variable_classes import give, given
+from keras_tpu_estimator.base.tracing.variable_classes import store_value, stored_value
 from keras_tpu_estimator.base.tracing.variables import is_accumulator
 from keras_tpu_estimator.base.upstream.keras_variables import has_value
 from keras_tpu_estimator.engine.device.distributed_program import (
@@ -264,13 +264,13 @@ class EstimatorModel(SavedByWeights):
         """
         variables = [v for group in self._lists for v in group]
         variables += self.metrics_variables
-        before = [given(variable) for variable in variables]
+        before = [stored_value(variable) for variable in variables]
         try:
             yield
         except BaseException:
             for variable, value in zip(variables, before, strict=True):
                 if not (has_value(variable) or value.is_deleted()):
-                    give(variable, value)
+                    store_value(variable, value)
             raise
 
     def _prepare_from(

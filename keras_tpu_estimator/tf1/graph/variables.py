@@ -72,7 +72,7 @@ def enter_seed(store: VariableStore, seed: int) -> None:
         synchronization="on_read",
     )
     value = jax.numpy.uint32(seed % 2**32)
-    store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
+    store.add({SEED: variable}, lambda paths, values, shardings: {SEED: value})
 
 
 def enter_repeats(store: VariableStore) -> None:
@@ -93,7 +93,7 @@ def enter_repeats(store: VariableStore) -> None:
     store.add(
         {REPEATS: variable},
         # A new array for each call of `train`, because steps donate it.
-        lambda paths, values, places: {REPEATS: jax.numpy.uint32(0)},
+        lambda paths, values, shardings: {REPEATS: jax.numpy.uint32(0)},
     )
 
 
@@ -111,14 +111,14 @@ def _initial_values(
     own: Collection[str],
     paths: Collection[str],
     values: AnyArraysByPath,
-    places: object = None,
+    shardings: object = None,
 ) -> ArraysByPath:
     """Returns the initial values of a graph's `own` variables.
 
-    A session computes them unsharded, whatever their `places`. Initializers may read
+    A session computes them unsharded, whatever their `shardings`. Initializers may read
     the `values` of other variables.
     """
-    del places
+    del shardings
     wanted = [name for name in own if name in paths]
     if not wanted:
         return {}
