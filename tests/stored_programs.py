@@ -18,7 +18,9 @@ def store(estimator, input_fn, folder, mode):
     """Stores a call's program and returns the path of its file."""
     # XLA cannot store a CPU program that was read from JAX's cache.
     with without_cache():
-        loop = LoweredLoop.from_call(estimator._context, input_fn, mode, Machine.here())
+        loop = LoweredLoop.from_call(
+            estimator._context, input_fn, mode, Machine.from_jax()
+        )
         key = ExecutableKey.of(mode, loop.lowered, loop.devices)
         return Executables(str(folder)).save(key, loop.lowered.compile())
 

@@ -164,7 +164,7 @@ def _run_on_host(
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:
-        device = Machine.here().first
+        device = Machine.from_jax().first
     with jax.default_device(device):
         returned = jax.jit(function)(values, features)
     return jax.tree.map(np.asarray, returned)

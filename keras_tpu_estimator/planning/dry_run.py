@@ -58,7 +58,7 @@ def shown_devices(topology: DeviceTopology) -> Iterator[None]:
             _logger.warning(
                 "JAX started before the plan of the script, so `jax.device_count()` "
                 "returns %d, although %s has %d cores.",
-                len(Machine.here().devices),
+                len(Machine.from_jax().devices),
                 topology.name,
                 topology.num_cores,
             )

@@ -218,7 +218,7 @@ def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
             name="jax_plugins",
         )
     # JAX registers the plugin when it first looks for devices.
-    Machine.here()
+    Machine.from_jax()
     shape = f"1x{topology.num_hosts}x{topology.chips_per_host}"
     try:
         described = topologies.get_topology_desc(

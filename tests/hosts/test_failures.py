@@ -4,7 +4,7 @@ from keras_tpu_estimator.base.hosts.failures import Failure
 
 
 def failed(host, error=None, subject="train"):
-    return Failure.of(host, subject, error or ValueError("no"))
+    return Failure.from_error(host, subject, error or ValueError("no"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ PLACES = [Cluster("10.0.0.1:8476", 4, 1), Cluster("[fe80::1]:80", 2, 0)]
 _CODE = """
 import os, sys
 from keras_tpu_estimator.base.hosts import parent_process
-print(parent_process.taken())
+print(parent_process.parent_clusters())
 sys.stdout.flush()
 """
 
@@ -20,7 +20,7 @@ sys.stdout.flush()
 def marked(monkeypatch):
     """The environment after this process has joined a cluster."""
     monkeypatch.delenv(parent_process.VARIABLE, raising=False)
-    assert parent_process.taken() == []
+    assert parent_process.parent_clusters() == []
     parent_process.mark([*PLACES, Cluster()])
     yield
     parent_process.unmark()
@@ -28,9 +28,9 @@ def marked(monkeypatch):
 
 def test_process_may_join_by_its_own_environment():
     """A program that replaces it by `exec` may also join."""
-    assert parent_process.taken() == []
+    assert parent_process.parent_clusters() == []
     parent_process.mark([])
-    assert parent_process.taken() == []
+    assert parent_process.parent_clusters() == []
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -208,7 +208,7 @@ def test_child_may_join_another_cluster(fake_jax):
     """An inner launcher starts such processes."""
     kte.initialize("10.0.0.1:9999", 2, 1)
     assert len(fake_jax.calls) == 1
-    assert parent_process.taken() == []
+    assert parent_process.parent_clusters() == []
 
 
 def test_estimator_joins(monkeypatch):

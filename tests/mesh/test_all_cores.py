@@ -115,7 +115,7 @@ def test_distribution_is_mapped_to_another_machine():
 
 
 def test_a_machine_has_devices_of_this_host():
-    assert Machine.here().own == tuple(jax.local_devices())
+    assert Machine.from_jax().host_devices == tuple(jax.local_devices())
     with pytest.raises(ValueError, match=r"Host 1 .* of the hosts \[0\]"):
         Machine(tuple(jax.devices()), host=1)
 

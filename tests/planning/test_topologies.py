@@ -77,7 +77,7 @@ def test_the_devices_match_the_topology(name):
     assert machine.platform == "tpu"
     assert len(machine.devices) == topology.num_cores
     assert machine.num_hosts == topology.num_hosts
-    assert len(machine.own) == topology.of_one_host().num_cores
+    assert len(machine.host_devices) == topology.of_one_host().num_cores
     assert machine == topology.machine()
 
 

@@ -200,7 +200,7 @@ class TrainOp(Update):
         """
         if gradient.shape == variable.shape:
             if self.reduction is None:
-                return shards.own(gradient)
+                return shards.own_shard(gradient)
             gradient = shards.summed(gradient)
         if self.reduction == "mean":
             return gradient / replica_context.replica_context().num_replicas

@@ -24,18 +24,18 @@ _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 def import_keras() -> None:
     """Imports Keras on JAX, or raises a `RuntimeError` if another backend is chosen."""
     if "keras" in sys.modules:
-        chosen = sys.modules["keras"].config.backend()
+        backend = sys.modules["keras"].config.backend()
         what_to_do = (
             "import keras_tpu_estimator before keras, and before tensorflow, "
             "which imports it"
         )
     else:
-        chosen = os.environ.setdefault("KERAS_BACKEND", "jax")
+        backend = os.environ.setdefault("KERAS_BACKEND", "jax")
         what_to_do = "unset KERAS_BACKEND"
-    if chosen != "jax":
+    if backend != "jax":
         raise RuntimeError(
             "keras_tpu_estimator needs Keras on the JAX backend. Received: "
-            f"{chosen!r}. Set the environment variable KERAS_BACKEND=jax, or "
+            f"{backend!r}. Set the environment variable KERAS_BACKEND=jax, or "
             f"{what_to_do}."
         )
     shown = waiting.showing("Importing Keras and JAX ...")

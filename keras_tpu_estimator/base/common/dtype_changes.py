@@ -67,22 +67,22 @@ def check_fits(
 
 def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
     """Returns a number that does not fit another dtype, or a noun such as "values"."""
-    dtype, own = np.dtype(dtype), np.dtype(value.dtype)
-    if own == dtype:
+    dtype, stored = np.dtype(dtype), np.dtype(value.dtype)
+    if stored == dtype:
         return None
-    if kind_of(own) is None or kind_of(dtype) is None:
+    if kind_of(stored) is None or kind_of(dtype) is None:
         return "values"
-    if kind_of(own) == "bool":
+    if kind_of(stored) == "bool":
         return None
-    if kind_of(own) == "complex":
+    if kind_of(stored) == "complex":
         if kind_of(dtype) != "complex":
             return "complex numbers"
         real, imaginary = np.real(value), np.imag(value)
         dtype = np.real(np.zeros((), dtype)).dtype
         wrong = first_misfit(real, dtype)
         return first_misfit(imaginary, dtype) if wrong is None else wrong
-    if own.isbuiltin == _REGISTERED:
-        value = value.astype("int32" if kind_of(own) == "integral" else "float32")
+    if stored.isbuiltin == _REGISTERED:
+        value = value.astype("int32" if kind_of(stored) == "integral" else "float32")
     if not value.size or _surely_fits(value, dtype):
         return None
     misfits = value[_misfits(value, dtype)]
@@ -135,8 +135,8 @@ def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return is_infinite
     # Python compares integers with floats exactly.
     differs = [
-        not np.isfinite(there) or int(there) != int(here)
-        for there, here in zip(result.flat, value.flat, strict=True)
+        not np.isfinite(converted) or int(converted) != int(original)
+        for converted, original in zip(result.flat, value.flat, strict=True)
     ]
     return np.reshape(differs, value.shape)
 
@@ -197,8 +197,8 @@ def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
 
 
 def abstract_array(
-    shape: Sequence[Any], dtype: Any, place: jax.sharding.Sharding | None = None
+    shape: Sequence[Any], dtype: Any, sharding: jax.sharding.Sharding | None = None
 ) -> jax.ShapeDtypeStruct:
     """Returns a shape and a dtype, converted to the width of the devices, 32 bits."""
     narrow = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(tuple(shape), narrow, sharding=place)
+    return jax.ShapeDtypeStruct(tuple(shape), narrow, sharding=sharding)

@@ -78,8 +78,8 @@ def did_you_mean(name: object, names: Iterable[object]) -> str:
     >>> did_you_mean("imagee", ["image", "label"])
     " Did you mean 'image'?"
     """
-    known = [each for each in names if isinstance(each, str)]
-    close = difflib.get_close_matches(str(name), known, n=1)
+    strings = [candidate for candidate in names if isinstance(candidate, str)]
+    close = difflib.get_close_matches(str(name), strings, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -87,12 +87,12 @@ def suggesting(kind: T) -> T:
     """Makes a class suggest the most similar argument in place of a misspelt one."""
     init: Callable[..., None] = kind.__init__  # type: ignore[misc]
     names = list(inspect.signature(init).parameters)[1:]
-    known = frozenset(names)
+    accepted = frozenset(names)
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not kwargs.keys() <= known:
-            unknown = next(name for name in kwargs if name not in known)
+        if not kwargs.keys() <= accepted:
+            unknown = next(name for name in kwargs if name not in accepted)
             meant = did_you_mean(unknown, names) or f" Use some of {names}."
             raise TypeError(
                 f"The arguments of {kind.__name__} must have known names. "

@@ -18,12 +18,12 @@ class IndexRanges:
     stop: tuple[int, ...]
 
     @classmethod
-    def whole(cls, shape: Sequence[int]) -> Self:
+    def from_shape(cls, shape: Sequence[int]) -> Self:
         """Returns the ranges of a complete array."""
         return cls((0,) * len(shape), tuple(shape))
 
     @classmethod
-    def of(cls, index: Sequence[slice], shape: Sequence[int]) -> Self:
+    def from_slices(cls, index: Sequence[slice], shape: Sequence[int]) -> Self:
         """Returns the ranges that slices of step 1 select in an array of this shape."""
         ranges = [part.indices(size) for part, size in zip(index, shape, strict=True)]
         return cls(
@@ -90,10 +90,10 @@ def boxes_of_run(
     if start < first * row:
         yield from _of_row(first - 1, start, first * row, shape)
     if first < last:
-        whole = IndexRanges.whole(shape[1:])
+        row_box = IndexRanges.from_shape(shape[1:])
         yield (
             first * row,
-            IndexRanges((first, *whole.start), (last, *whole.stop)),
+            IndexRanges((first, *row_box.start), (last, *row_box.stop)),
         )
     if last * row < stop:
         yield from _of_row(last, last * row, stop, shape)

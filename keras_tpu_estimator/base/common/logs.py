@@ -15,11 +15,11 @@ _TERMINAL = (1, 2)
 
 def follow_tensorflow() -> None:
     """Logs at TensorFlow's level if it is INFO or lower and this package has none."""
-    own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
+    logger, tensorflow_logger = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
     if (
-        own.level == logging.NOTSET
-        and 0 < other.level <= logging.INFO
-        and not _is_interactive_default(other)
+        logger.level == logging.NOTSET
+        and 0 < tensorflow_logger.level <= logging.INFO
+        and not _is_interactive_default(tensorflow_logger)
     ):
         join_tensorflow()
 
@@ -57,14 +57,14 @@ def join_tensorflow() -> None:
     them to the root logger's handlers, which are those of `absl.app.run` or
     `logging.basicConfig`.
     """
-    own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
-    own.parent = other  # Its level applies.
-    own.propagate = False
-    if not any(isinstance(each, _AsTensorFlow) for each in own.handlers):
-        own.addHandler(_AsTensorFlow())
+    logger, tensorflow_logger = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
+    logger.parent = tensorflow_logger  # Its level applies.
+    logger.propagate = False
+    if not any(isinstance(handler, _AsTensorFlow) for handler in logger.handlers):
+        logger.addHandler(_AsTensorFlow())
     if absl := sys.modules.get("absl.logging"):
         absl.get_absl_handler().addFilter(_is_absls)
-    for handler in filter(_is_of_terminal, other.handlers):
+    for handler in filter(_is_of_terminal, tensorflow_logger.handlers):
         handler.addFilter(_is_tensorflows)
 
 

@@ -22,20 +22,20 @@ class Machine:
     substitutes: tuple[jax.Device, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.own:
+        if not self.host_devices:
             hosts = sorted({d.process_index for d in self.devices})
             raise ValueError(
                 f"Host {self.host} must have at least one device. Received: "
                 f"devices of the hosts {hosts}."
             )
-        if self.substitutes and len(self.substitutes) != len(self.own):
+        if self.substitutes and len(self.substitutes) != len(self.host_devices):
             raise ValueError(
                 "`substitutes` must have as many devices as the host, "
-                f"{len(self.own)}. Received: {len(self.substitutes)}."
+                f"{len(self.host_devices)}. Received: {len(self.substitutes)}."
             )
 
     @classmethod
-    def here(cls) -> Self:
+    def from_jax(cls) -> Self:
         """Returns JAX's devices; only this method asks JAX for them."""
         return cls(tuple(jax.devices()), jax.process_index())
 
@@ -45,14 +45,14 @@ class Machine:
         return dataclasses.replace(self, devices=devices, substitutes=substitutes)
 
     @functools.cached_property
-    def own(self) -> tuple[jax.Device, ...]:
+    def host_devices(self) -> tuple[jax.Device, ...]:
         """The devices of this process."""
         return tuple(d for d in self.devices if d.process_index == self.host)
 
     @property
     def first(self) -> jax.Device:
         """The device of programs for one device."""
-        return (self.substitutes or self.own)[0]
+        return (self.substitutes or self.host_devices)[0]
 
     @property
     def num_hosts(self) -> int:

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 # The newest output, and the number of its cell.
-_place: Any = None
+_display: Any = None
 _cell: object = None
 # Whether its content is temporary.
 _is_passing = False
@@ -14,8 +14,8 @@ _is_passing = False
 class Line:
     """A line of text, with a progress bar if the completed fraction is known."""
 
-    def __init__(self, text: str, done: float | None = None):
-        self._text, self._done = text, done
+    def __init__(self, text: str, fraction: float | None = None):
+        self._text, self._fraction = text, fraction
 
     def __repr__(self) -> str:
         return self._text
@@ -24,9 +24,9 @@ class Line:
         if not self._text:
             return ""
         bar = ""
-        if self._done is not None:
+        if self._fraction is not None:
             bar = (
-                f'<progress value="{self._done:.4f}" max="1" '
+                f'<progress value="{self._fraction:.4f}" max="1" '
                 'style="width: 16em; vertical-align: middle"></progress> '
             )
         return f"<div>{bar}<code>{html.escape(self._text)}</code></div>"
@@ -39,16 +39,16 @@ def is_here() -> bool:
 
 def show(line: Line, is_passing: bool = False) -> None:
     """Shows a line in place of the cell's last one; `clear` removes passing lines."""
-    global _place, _cell, _is_passing
+    global _display, _cell, _is_passing
     shell = _shell()
     if shell is None:
         return
     _is_passing = is_passing
-    if _place is not None and _cell == shell.execution_count:
-        _place.update(line)
+    if _display is not None and _cell == shell.execution_count:
+        _display.update(line)
         return
     display = sys.modules["IPython.display"].display
-    _place, _cell = display(line, display_id=True), shell.execution_count
+    _display, _cell = display(line, display_id=True), shell.execution_count
 
 
 def clear() -> None:
@@ -59,8 +59,8 @@ def clear() -> None:
 
 def leave() -> None:
     """Keeps the current line; the next one appears below it."""
-    global _place
-    _place = None
+    global _display
+    _display = None
 
 
 def _shell() -> Any:

@@ -34,7 +34,7 @@ _ATOMS = (
 
 def copied(value: Any) -> Any:
     """Returns a deep copy that shares Keras objects and JAX arrays."""
-    return copy.deepcopy(value, {id(each): each for each in _shared(value)})
+    return copy.deepcopy(value, {id(shared): shared for shared in _shared(value)})
 
 
 def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
@@ -42,8 +42,8 @@ def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
     result = copied(params)
     for name, value in additional.items():
         if hasattr(result, "set_hparam"):
-            known = name in result
-            (result.set_hparam if known else result.add_hparam)(name, value)
+            exists = name in result
+            (result.set_hparam if exists else result.add_hparam)(name, value)
         else:
             result[name] = value
     return result
@@ -51,20 +51,20 @@ def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
 
 def _shared(value: Any) -> list[Any]:
     """Returns the shared objects among all that a value refers to."""
-    found, seen, waiting = [], set(), [value]
+    shared, ids, waiting = [], set(), [value]
     while waiting:
-        each = waiting.pop()
+        value = waiting.pop()
         # A proxy has the class of its object, which may no longer exist.
-        if type(each) in weakref.ProxyTypes:
+        if type(value) in weakref.ProxyTypes:
             continue
-        if id(each) in seen or isinstance(each, _ATOMS):
+        if id(value) in ids or isinstance(value, _ATOMS):
             continue
-        seen.add(id(each))
-        if isinstance(each, _SHARED):
-            found.append(each)
+        ids.add(id(value))
+        if isinstance(value, _SHARED):
+            shared.append(value)
         else:
-            waiting.extend(gc.get_referents(each))
-    return found
+            waiting.extend(gc.get_referents(value))
+    return shared
 
 
 def argument_names(function: Any) -> tuple[str, ...]:
@@ -74,11 +74,11 @@ def argument_names(function: Any) -> tuple[str, ...]:
     even below decorators.
     """
     bound: set[str] = set()
-    for each in layers_of(function):
-        if isinstance(each, functools.partial):
+    for layer in layers_of(function):
+        if isinstance(layer, functools.partial):
             # Its signature still contains them, with defaults.
-            bound.update(each.keywords)
-        if hasattr(each, "__signature__"):
+            bound.update(layer.keywords)
+        if hasattr(layer, "__signature__"):
             break
     return tuple(
         p.name
@@ -89,9 +89,9 @@ def argument_names(function: Any) -> tuple[str, ...]:
 
 def layers_of(function: Any) -> Iterator[Any]:
     """Yields a callable and the callables that it wraps, outermost first."""
-    seen = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
+    ids = set()
+    while function is not None and id(function) not in ids:
+        ids.add(id(function))
         yield function
         function = _wrapped(function)
 

@@ -29,10 +29,10 @@ def check_can_be_found(name: str, function: object) -> None:
     if not hasattr(function, "__qualname__") or _has_code_pickled():
         return
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    found: object = module
+    member: object = module
     for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is not function:
+        member = getattr(member, part, None)
+    if member is not function:
         raise pickle.PicklingError(
             f"`{name}` must be a function at the top level of a module, where "
             f"pickle can find it. Received: {shown(function)}. Define it "

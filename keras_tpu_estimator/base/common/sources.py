@@ -44,7 +44,7 @@ def read_program(
     without any is an error.
     """
     if path.is_dir():
-        files = [each for each in path.rglob("*.py") if not _is_hidden(each)]
+        files = [file for file in path.rglob("*.py") if not _is_hidden(file)]
         sources = [_read(file, path) for file in files]
     elif path.is_file():
         sources = _with_imports(path, folders)
@@ -74,8 +74,8 @@ def from_module(node: ast.ImportFrom, source: Source) -> str:
     if not node.level:
         return node.module or ""
     outer = source.package.split(".")
-    kept = outer[: len(outer) - node.level + 1]
-    return ".".join(filter(None, [*kept, node.module]))
+    packages = outer[: len(outer) - node.level + 1]
+    return ".".join(filter(None, [*packages, node.module]))
 
 
 # Packages that are not part of a program, even if a folder of the program has them.
@@ -88,23 +88,23 @@ def _with_imports(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[S
     while (root / "__init__.py").exists() and root != root.parent:
         root = root.parent
     # The folders that contain modules, and those that their names begin in.
-    roots = {root: root, path.parent: root, **{each: each for each in folders}}
-    own = path.relative_to(root).parts[0]
-    found: dict[pathlib.Path, Source] = {}
+    roots = {root: root, path.parent: root, **{folder: folder for folder in folders}}
+    own_top = path.relative_to(root).parts[0]
+    sources: dict[pathlib.Path, Source] = {}
     waiting = [(path, root)]
     while waiting:
         file, above = waiting.pop()
-        if file.resolve() in found:
+        if file.resolve() in sources:
             continue
-        source = found[file.resolve()] = _read(file, above)
+        source = sources[file.resolve()] = _read(file, above)
         for name in imported_modules(source):
             top = name.partition(".")[0]
             if top in _NOT_FOLLOWED:
                 continue
             for folder, above in roots.items():
-                if top == own or top not in _installed_in(folder):
+                if top == own_top or top not in _installed_in(folder):
                     waiting += ((file, above) for file in _files_of(name, folder))
-    return list(found.values())
+    return list(sources.values())
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def _files_of(module: str, root: pathlib.Path) -> list[pathlib.Path]:
         root.joinpath(*outer[: count + 1], "__init__.py") for count in range(len(outer))
     ]
     candidates += [folder / f"{name}.py", folder / name / "__init__.py"]
-    return [each for each in candidates if name and each.is_file()]
+    return [candidate for candidate in candidates if name and candidate.is_file()]
 
 
 def _read(path: pathlib.Path, root: pathlib.Path) -> Source:
@@ -160,18 +160,18 @@ def run(
     names: Mapping[str, Any] | None = None,
 ) -> None:
     """Runs a script as `python SCRIPT ARGUMENTS` does, with additional globals."""
-    own = dict(names or {})
+    script_globals = dict(names or {})
     with _arguments(script, arguments, folder_of(script, is_module)):
         if is_module:
-            runpy.run_module(script, own, "__main__", alter_sys=True)
+            runpy.run_module(script, script_globals, "__main__", alter_sys=True)
         else:
-            runpy.run_path(script, own, "__main__")
+            runpy.run_path(script, script_globals, "__main__")
 
 
 def folders_on_path() -> list[pathlib.Path]:
     """Returns the folders on `PYTHONPATH`."""
     names = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [pathlib.Path(each) for each in names if each]
+    return [pathlib.Path(name) for name in names if name]
 
 
 def current_folder() -> pathlib.Path | None:

@@ -75,11 +75,11 @@ def _slots_in(file: _LoadedFile, function: bytes) -> Iterator[int]:
         section[entry.tag] = entry.value
     for table, size in _TABLES.items():
         for at in range(0, section.get(size, 0), _RELOCATION_BYTES):
-            place, kind, _ = (ctypes.c_uint64 * 3).from_address(section[table] + at)
+            offset, kind, _ = (ctypes.c_uint64 * 3).from_address(section[table] + at)
             symbol = section[_SYMBOL_TABLE] + (kind >> 32) * _SYMBOL_BYTES
             text = section[_STRING_TABLE] + ctypes.c_uint32.from_address(symbol).value
             if ctypes.string_at(text) == function:
-                yield file.address + place
+                yield file.address + offset
 
 
 def _library() -> ctypes.CDLL:

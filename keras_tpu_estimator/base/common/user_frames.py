@@ -30,10 +30,10 @@ class UserFrames(contextlib.ContextDecorator):
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yields an error, its cause or context, and theirs."""
-    seen: set[int] = set()
+    ids: set[int] = set()
     following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
+    while following is not None and id(following) not in ids:
+        ids.add(id(following))
         yield following
         following = following.__cause__ or following.__context__
 

@@ -157,13 +157,13 @@ def _end_before(record: logging.LogRecord) -> bool:
 
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
     """Returns the handlers of a logger and of those above it."""
-    found: list[logging.Handler] = []
+    handlers: list[logging.Handler] = []
     above: logging.Logger | None = logger
     while above is not None:
-        found.extend(above.handlers)
+        handlers.extend(above.handlers)
         above = above.parent
     last = logging.lastResort
-    return found or ([] if last is None else [last])
+    return handlers or ([] if last is None else [last])
 
 
 def _is_terminal(handler: logging.Handler) -> bool:

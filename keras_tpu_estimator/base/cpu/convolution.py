@@ -59,11 +59,11 @@ class Convolution:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, equation: jex.JaxprEqn) -> "Convolution":
+    def from_equation(cls, equation: jex.JaxprEqn) -> "Convolution":
         """Returns the convolution of an equation."""
         options = dict(equation.params)
-        axes = _Axes.of(options.pop("dimension_numbers"))
-        lhs, rhs = (like_of(each).shape for each in equation.invars)
+        axes = _Axes.from_order(options.pop("dimension_numbers"))
+        lhs, rhs = (like_of(operand).shape for operand in equation.invars)
         out = like_of(equation.outvars[0])
         return cls(
             tuple(lhs[axis] for axis in axes.lhs),
@@ -98,11 +98,11 @@ class Convolution:
         batch, *space, features = self.lhs_shape
         *window, features_in, features_out = self.rhs_shape
         parts = self.groups * self.batch_groups
-        each = features_out // parts
+        features_of_group = features_out // parts
         return Convolution(
             (batch // self.batch_groups, *space, features // self.groups),
-            (*window, features_in, each),
-            (*self.out_shape[:-1], each),
+            (*window, features_in, features_of_group),
+            (*self.out_shape[:-1], features_of_group),
             self.dtype,
             {**self.options, "feature_group_count": 1, "batch_group_count": 1},
         )
@@ -125,7 +125,7 @@ def in_order_of(
     equation: jex.JaxprEqn, implementation: Implementation
 ) -> Implementation:
     """Converts an implementation from `Convolution`'s axis order to an equation's."""
-    axes = _Axes.of(equation.params["dimension_numbers"])
+    axes = _Axes.from_order(equation.params["dimension_numbers"])
 
     def convolution(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         out = implementation(lhs.transpose(axes.lhs), rhs.transpose(axes.rhs))
@@ -143,7 +143,7 @@ class _Axes:
     out: tuple[int, ...]
 
     @classmethod
-    def of(cls, order: lax.ConvDimensionNumbers) -> "_Axes":
+    def from_order(cls, order: lax.ConvDimensionNumbers) -> "_Axes":
         batch, features, *space = order.lhs_spec
         features_out, features_in, *window = order.rhs_spec
         batch_out, channels, *positions = order.out_spec
@@ -186,9 +186,9 @@ def products_by_position(
 
 def sums_by_tap(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """Computes a sum of multiples, one for each tap, for groups of one feature."""
-    each = this.rhs_shape[-1] // this.lhs_shape[-1]
+    multiplier = this.rhs_shape[-1] // this.lhs_shape[-1]
     weights = exact(rhs).reshape(-1, this.rhs_shape[-1])
-    parts = _by_tap(this, jnp.repeat(lhs, each, -1))
+    parts = _by_tap(this, jnp.repeat(lhs, multiplier, -1))
     multiples = (
         exact(covered) * weight for covered, weight in zip(parts, weights, strict=True)
     )
@@ -201,17 +201,17 @@ def sums_by_position(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.A
     These are gradients of the weights of depthwise convolutions. Their features are the
     layer's examples. Each example is read once for all positions, while it is in cache.
     """
-    each = this.rhs_shape[-1] // this.lhs_shape[0]
+    multiplier = this.rhs_shape[-1] // this.lhs_shape[0]
     window = tuple(range(len(this.window)))
     examples = _padded_input(this, lhs).swapaxes(0, -1), jnp.moveaxis(rhs, -2, 0)
 
     def add(sums: jax.Array, example: Any) -> tuple[jax.Array, None]:
         source, factor = map(exact, example)
-        found = [
+        sums_of_positions = [
             (covered * factor).sum(window)
-            for covered in _by_position(this, jnp.repeat(source, each, -1))
+            for covered in _by_position(this, jnp.repeat(source, multiplier, -1))
         ]
-        return sums + jnp.stack(found), None
+        return sums + jnp.stack(sums_of_positions), None
 
     shape = math.prod(this.positions), this.rhs_shape[-1]
     sums = jnp.zeros(shape, jax.eval_shape(exact, rhs).dtype)
@@ -283,7 +283,7 @@ def faster_convolution(
     equation: jex.JaxprEqn,
 ) -> Callable[..., jax.Array] | None:
     """A rule for `rewritten`: convolutions of all kinds and their gradients."""
-    implementation = _implementation(Convolution.of(equation))
+    implementation = _implementation(Convolution.from_equation(equation))
     if implementation is None:
         return None
     return in_order_of(equation, implementation)

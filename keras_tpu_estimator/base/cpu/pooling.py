@@ -155,8 +155,8 @@ def _scattered(
         slices(padded(selected, around), at, blocks),
         strict=True,
     )
-    each = [exact(part) for part in _of_elements(parts, window, strides)]
-    total = sum(each[1:], start=each[0]).astype(source.dtype)
+    values = [exact(part) for part in _of_elements(parts, window, strides)]
+    total = sum(values[1:], start=values[0]).astype(source.dtype)
     total = total.reshape([count * s for count, s in zip(blocks, strides, strict=True)])
     (out,) = slices(total, [lows], shape)
     return out
@@ -176,11 +176,15 @@ def _of_elements(
     numbers = np.arange(math.prod(window)).reshape(window)
     for shift, part, selected in parts:
         taps = [slice(q * s, (q + 1) * s) for q, s in zip(shift, strides, strict=True)]
-        here = numbers[tuple(taps)]
-        outside = [(0, s - size) for s, size in zip(strides, here.shape, strict=True)]
+        selected_taps = numbers[tuple(taps)]
+        outside = [
+            (0, s - size) for s, size in zip(strides, selected_taps.shape, strict=True)
+        ]
         # No window has a tap -1.
-        here = np.pad(here, outside, constant_values=-1).astype(np.int8)
-        here = here.reshape([n for s in strides for n in (1, s)])
+        selected_taps = np.pad(selected_taps, outside, constant_values=-1).astype(
+            np.int8
+        )
+        selected_taps = selected_taps.reshape([n for s in strides for n in (1, s)])
         wide = [n for size in part.shape for n in (size, 1)]
-        is_selected = selected.reshape(wide) == here
+        is_selected = selected.reshape(wide) == selected_taps
         yield jnp.where(is_selected, part.reshape(wide), 0)

@@ -55,7 +55,7 @@ class _Rewriting:
 
     def __init__(self, rules: Mapping[str, Rule]):
         self._rules = rules
-        self._known: dict[jex.Jaxpr, jex.Jaxpr] = {}
+        self._rewritten: dict[jex.Jaxpr, jex.Jaxpr] = {}
         # Most layers of a model are alike, and so are their operations.
         self._calls: dict[Hashable, jex.JaxprEqn | None] = {}
 
@@ -67,12 +67,12 @@ class _Rewriting:
         return jex.ClosedJaxpr(jaxpr, traced.consts)
 
     def _jaxpr(self, jaxpr: jex.Jaxpr) -> jex.Jaxpr:
-        if jaxpr not in self._known:
-            new = [self._equations(each) for each in jaxpr.eqns]
+        if jaxpr not in self._rewritten:
+            new = [self._equations(equation) for equation in jaxpr.eqns]
             same = all(a is b for (a, *_), b in zip(new, jaxpr.eqns, strict=True))
-            equations = [each for some in new for each in some]
-            self._known[jaxpr] = jaxpr if same else jaxpr.replace(eqns=equations)
-        return self._known[jaxpr]
+            equations = [equation for group in new for equation in group]
+            self._rewritten[jaxpr] = jaxpr if same else jaxpr.replace(eqns=equations)
+        return self._rewritten[jaxpr]
 
     def _equations(self, equation: jex.JaxprEqn) -> list[jex.JaxprEqn]:
         """Returns the equations that replace one, or only this one."""
@@ -91,7 +91,7 @@ class _Rewriting:
 
     def _call(self, rule: Rule, equation: jex.JaxprEqn) -> jex.JaxprEqn | None:
         """Returns a call of the function that replaces an equation, if there is one."""
-        operands = tuple(each.aval for each in equation.invars)
+        operands = tuple(operand.aval for operand in equation.invars)
         key = (equation.primitive, operands, *equation.params.items())
         if key not in self._calls:
             function = rule(equation)
@@ -105,7 +105,7 @@ class _Rewriting:
         if isinstance(value, jex.Jaxpr):
             return self._jaxpr(value)
         if type(value) in (tuple, list):
-            new = type(value)(self._nested(each) for each in value)
+            new = type(value)(self._nested(item) for item in value)
             same = all(a is b for a, b in zip(new, value, strict=True))
             return value if same else new
         return value
@@ -113,7 +113,7 @@ class _Rewriting:
 
 def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.JaxprEqn:
     """Returns a call of a function with the operands of an equation."""
-    like = [like_of(each) for each in equation.invars]
+    like = [like_of(operand) for operand in equation.invars]
     # If the user disables jit to inspect steps, there would be no call.
     with jax.disable_jit(False):
         (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
@@ -123,27 +123,27 @@ def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.Jax
 def _in_place_of(equation: jex.JaxprEqn, call: jex.JaxprEqn) -> list[jex.JaxprEqn]:
     """Returns a call's equations with another equation's operands and source line."""
     inner = call.params["jaxpr"]
-    known = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
-    made = {id(v) for each in inner.eqns for v in each.outvars}
+    renamed_variables = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
+    assigned = {id(v) for inner_equation in inner.eqns for v in inner_equation.outvars}
     results = {id(v) for v in inner.jaxpr.outvars}
-    if inner.consts or len(results) < len(equation.outvars) or not results <= made:
+    if inner.consts or len(results) < len(equation.outvars) or not results <= assigned:
         # Results that are constants, operands or equal keep their call.
         return [equation.replace(primitive=call.primitive, params=call.params)]
-    known.update(zip(inner.jaxpr.outvars, equation.outvars, strict=True))
+    renamed_variables.update(zip(inner.jaxpr.outvars, equation.outvars, strict=True))
 
     def renamed(atom: jex.Var | jex.Literal) -> jex.Var | jex.Literal:
         if isinstance(atom, jex.Literal):
             return atom
-        return known.setdefault(atom, jex.Var(atom.aval))
+        return renamed_variables.setdefault(atom, jex.Var(atom.aval))
 
     return [
-        each.replace(
-            invars=list(map(renamed, each.invars)),
-            outvars=list(map(renamed, each.outvars)),
+        inner_equation.replace(
+            invars=list(map(renamed, inner_equation.invars)),
+            outvars=list(map(renamed, inner_equation.outvars)),
             source_info=equation.source_info,
             ctx=equation.ctx,
         )
-        for each in inner.eqns
+        for inner_equation in inner.eqns
     ]
 
 
@@ -167,11 +167,11 @@ def starts(
     count: Sequence[int], steps: Sequence[int] | None = None
 ) -> list[tuple[int, ...]]:
     """Returns the starts of slices at regular steps; the last axis varies fastest."""
-    each = [
+    positions_by_axis = [
         [index * step for index in range(number)]
         for number, step in zip(count, steps or [1] * len(count), strict=True)
     ]
-    return list(itertools.product(*each))
+    return list(itertools.product(*positions_by_axis))
 
 
 def slices(

@@ -28,14 +28,14 @@ def find_cluster(timeout_secs: int) -> Cluster:
     Args:
         timeout_secs: Seconds to wait for the address of the coordinator.
     """
-    found = (
+    cluster = (
         _from_variables()
         or from_tf_config()
         or _from_jax(jax_clusters.launcher, timeout_secs)
     )
-    if found is None:
+    if cluster is None:
         _check_no_other_launcher()
-    return found or Cluster()
+    return cluster or Cluster()
 
 
 def read_cluster() -> Cluster:
@@ -70,7 +70,7 @@ def from_tf_config() -> Cluster | None:
     if task.task_type == "ps" or task.num_worker_replicas == 1:
         return Cluster()
     number = task.global_id_in_cluster or 0
-    return _found(
+    return _naming_source(
         "TF_CONFIG, whose chief is the coordinator",
         lambda: Cluster(task.chief_address, task.num_worker_replicas, number),
     )
@@ -79,7 +79,7 @@ def from_tf_config() -> Cluster | None:
 def check_tf_config(cluster: Cluster) -> None:
     """Checks that TF_CONFIG, if it defines a cluster, does not contradict this one."""
     other = from_tf_config()
-    if other is not None and _place(other) != _place(cluster):
+    if other is not None and _count_and_number(other) != _count_and_number(cluster):
         raise ValueError(
             "TF_CONFIG must define the same cluster as the program or its "
             f"launcher. Received: by TF_CONFIG, this is {other}; otherwise, "
@@ -88,7 +88,7 @@ def check_tf_config(cluster: Cluster) -> None:
         )
 
 
-def _place(cluster: Cluster) -> tuple[int, int]:
+def _count_and_number(cluster: Cluster) -> tuple[int, int]:
     return cluster.num_processes, cluster.process_id
 
 
@@ -121,7 +121,7 @@ def _from_variables() -> Cluster | None:
     address = os.environ.get(ADDRESS_VARIABLE)
     count = _number(COUNT_VARIABLE)
     number = _number(ID_VARIABLE)
-    return _found(
+    return _naming_source(
         f"the environment variables {', '.join(_VARIABLES)}",
         lambda: _complete(_VARIABLES, (address, count, number)),
     )
@@ -144,7 +144,7 @@ def _from_jax(
 ) -> Cluster | None:
     """Returns the cluster of a launcher that JAX knows."""
     try:
-        found = _ask(launcher(), timeout_secs)
+        launched = _ask(launcher(), timeout_secs)
     # Launchers query metadata servers, and packages that may be missing.
     except Exception as error:
         raise RuntimeError(
@@ -153,10 +153,12 @@ def _from_jax(
             "num_processes and process_id to keras_tpu_estimator.initialize, "
             "or num_processes=1 for a single process."
         ) from error
-    if found is None:
+    if launched is None:
         return None
-    name, address, count, number = found
-    return _found(f"what JAX found ({name})", lambda: Cluster(address, count, number))
+    name, address, count, number = launched
+    return _naming_source(
+        f"what JAX found ({name})", lambda: Cluster(address, count, number)
+    )
 
 
 def _ask(
@@ -197,7 +199,7 @@ def _check_no_other_launcher() -> None:
     )
 
 
-def _found(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:
+def _naming_source(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:
     """Returns a cluster; an error names the place of its definition."""
     try:
         return make()

@@ -38,7 +38,7 @@ class Failure:
     code: int = 1
 
     @classmethod
-    def of(cls, host: int, subject: str, error: BaseException) -> "Failure":
+    def from_error(cls, host: int, subject: str, error: BaseException) -> "Failure":
         """Returns the failure for an error in `subject`."""
         if isinstance(error, SystemExit):
             code = exit_code(error)
@@ -94,21 +94,23 @@ class Failures:
     def only_here(self) -> Failure | None:
         """Returns a failure of this process in a call that others completed."""
         for failures in self._published().values():
-            own = [each for each in failures if each.host == self._index]
-            if own and len(failures) < self._count:
-                return own[0]
+            own_failures = [
+                failure for failure in failures if failure.host == self._index
+            ]
+            if own_failures and len(failures) < self._count:
+                return own_failures[0]
         return None
 
     def of_others(self) -> list[Failure]:
         """Returns the failures of calls that did not fail here, by process."""
-        found = []
+        failures_of_others = []
         for call, failures in self._published().items():
             if len(failures) == self._count:
                 # All processes failed in this call, so none has to end.
                 self._store.delete(f"{_FOLDER}/{call}")
             if call not in self._calls:
-                found += failures
-        return sorted(found, key=lambda each: each.host)
+                failures_of_others += failures
+        return sorted(failures_of_others, key=lambda failure: failure.host)
 
     def _published(self) -> dict[str, list[Failure]]:
         """Returns the failures of all processes by call."""

@@ -81,10 +81,10 @@ class HostExchange:
     @property
     def is_with_others(self) -> bool:
         """Whether there are other processes."""
-        return self._others is not None
+        return self._active_membership is not None
 
     @property
-    def _others(self) -> Membership | None:
+    def _active_membership(self) -> Membership | None:
         """The connection to others, unless this process now acts alone."""
         membership = self._membership
         if membership is None or membership.is_apart:
@@ -109,16 +109,16 @@ class HostExchange:
                 It runs in one of them.
             about: The subject of this round. Defaults to that of the exchange.
         """
-        if self._others is None:
+        if self._active_membership is None:
             return combine([value])
         about = about or self._subject
         digest = 0 if self.compared is None else self.compared.digest()
 
         def combined(values: list[bytes]) -> bytes:
-            own, digests, abouts = zip(*map(json.loads, values), strict=True)
+            decoded, digests, abouts = zip(*map(json.loads, values), strict=True)
             if len({*abouts}) > 1:
                 return json.dumps([None, False, abouts]).encode()
-            result = combine([*own])
+            result = combine([*decoded])
             return json.dumps([result, len({*digests}) == 1, None]).encode()
 
         encoded = json.dumps([value, digest, about]).encode()
@@ -154,13 +154,13 @@ class HostExchange:
     ) -> list[Any]:
         """Returns all processes' values, which JSON can represent, in their order."""
         values: list[Any] = self.agree(value, _once_if_equal, about, more_patience_secs)
-        if len(values) == 1 and self._others is not None:
-            return values * self._others.count
+        if len(values) == 1 and self._active_membership is not None:
+            return values * self._active_membership.count
         return values
 
     def gather_bytes(self, value: bytes) -> list[bytes]:
         """Returns the bytes of all processes, in their order, and compares nothing."""
-        if self._others is None:
+        if self._active_membership is None:
             return [value]
         joined = self._round_of(value, _join)
         return _split(joined)
@@ -171,14 +171,14 @@ class HostExchange:
 
     def by_chief(self, action: Callable[[], T], about: str = "") -> T:
         """Runs an action in the chief; the others receive its result's JSON form."""
-        others = self._others
-        if others is None:
+        membership = self._active_membership
+        if membership is None:
             return action()
         if not self._is_chief:
             return cast("T", self.agree(None, _first, about))
         with (
-            others.watch.busy(f"does its part of {self._subject}"),
-            others.acting_alone(),
+            membership.watch.busy(f"does its part of {self._subject}"),
+            membership.acting_alone(),
         ):
             result = action()
         self.agree(json.loads(json.dumps(result, default=str)), _first, about)
@@ -195,7 +195,9 @@ class HostExchange:
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Raises a `ValueError` in all processes if their facts, by name, differ."""
         values = self.gather(dict(facts))
-        names = dict.fromkeys(name for each in values for name in each)
+        names = dict.fromkeys(
+            name for facts_of_host in values for name in facts_of_host
+        )
         self.raise_if_unlike(values, names)
 
     def raise_if_unlike(
@@ -203,7 +205,7 @@ class HostExchange:
     ) -> None:
         """Raises a `ValueError` if the processes' facts of these names differ."""
         for name in names:
-            values = [each.get(name) for each in facts]
+            values = [facts_of_host.get(name) for facts_of_host in facts]
             if any(value != values[0] for value in values):
                 by_host = "; ".join(
                     f"host {host} has {value!r}" for host, value in enumerate(values)
@@ -218,9 +220,11 @@ class HostExchange:
         self, subject: str | None = None
     ) -> contextlib.AbstractContextManager[None]:
         """Reports a block's error to the others; none has to end if all report one."""
-        if self._others is None:
+        if self._active_membership is None:
             return contextlib.nullcontext()
-        return self._others.reported_errors(self._name, subject or self._subject)
+        return self._active_membership.reported_errors(
+            self._name, subject or self._subject
+        )
 
     def close(self) -> None:
         """Ends the exchange and its waits here; the last process deletes its values."""
@@ -253,32 +257,32 @@ class HostExchange:
         more_patience_secs: float = 0.0,
     ) -> bytes:
         """Returns the result of the last process to arrive in this round."""
-        others = self._others
-        if others is None:
+        membership = self._active_membership
+        if membership is None:
             return combine([value])
         self._round += 1
-        with others.lost_contact():
-            arrived = self._arrive(others, value)
-            if arrived == others.count:
-                values = others.store.read_folder(self._values())
+        with membership.lost_contact():
+            arrived = self._arrive(membership, value)
+            if arrived == membership.count:
+                values = membership.store.read_folder(self._values())
                 result = combine([values[host] for host in sorted(values)])
-                others.store.write(self._result(), result)
+                membership.store.write(self._result(), result)
                 return result
             if arrived == 1:
                 # All processes have read the result of the round before the
                 # last one: they have all arrived in the last one.
-                others.store.delete(self._folder(self._round - 2))
+                membership.store.delete(self._folder(self._round - 2))
             patience = self._patience_secs + more_patience_secs
-            return self._wait_for_result(others, patience)
+            return self._wait_for_result(membership, patience)
 
-    def _arrive(self, others: Membership, value: bytes) -> int:
+    def _arrive(self, membership: Membership, value: bytes) -> int:
         """Writes a value, and returns how many processes have done so."""
         # A value that is written after the end would never be deleted.
         with self._closing:
             self._check_open()
-            others.store.write(f"{self._values()}/{others.index}", value)
-            total = others.store.increment(f"{_FOLDER}/{self._name}/arrived")
-        return total - (self._round - 1) * others.count
+            membership.store.write(f"{self._values()}/{membership.index}", value)
+            total = membership.store.increment(f"{_FOLDER}/{self._name}/arrived")
+        return total - (self._round - 1) * membership.count
 
     def _folder(self, number: int) -> str:
         return f"{_FOLDER}/{self._name}/{number}"
@@ -293,39 +297,39 @@ class HostExchange:
         if self._is_closed:
             raise HostError("This exchange has ended.")
 
-    def _wait_for_result(self, others: Membership, patience: float) -> bytes:
+    def _wait_for_result(self, membership: Membership, patience: float) -> bytes:
         """Reads the result, unless a process fails or is too late."""
         until = time.monotonic() + patience
-        interval = max(_LOOK_MSECS, _LOOK_MSECS_PER_PROCESS * others.count)
+        interval = max(_LOOK_MSECS, _LOOK_MSECS_PER_PROCESS * membership.count)
         while True:
-            result = others.store.read(self._result(), interval)
+            result = membership.store.read(self._result(), interval)
             if result is not None:
                 return result
-            others.check()
+            membership.check()
             self._check_open()
-            ended = others.ended()
+            ended = membership.ended()
             if ended:
-                for host in self._missing(others):
+                for host in self._missing(membership):
                     if host in ended:
-                        others.raise_ended(host, ended[host], self._subject)
+                        membership.raise_ended(host, ended[host], self._subject)
             if time.monotonic() > until:
-                for host in self._missing(others):
-                    self._check_busy(others, host, patience)
+                for host in self._missing(membership):
+                    self._check_busy(membership, host, patience)
                 until = time.monotonic() + patience
 
-    def _missing(self, others: Membership) -> list[int]:
+    def _missing(self, membership: Membership) -> list[int]:
         """Returns the processes that have not arrived in this round."""
-        arrived = others.store.read_folder(self._values())
-        return [host for host in range(others.count) if host not in arrived]
+        arrived = membership.store.read_folder(self._values())
+        return [host for host in range(membership.count) if host not in arrived]
 
-    def _check_busy(self, others: Membership, host: int, patience: float) -> None:
+    def _check_busy(self, membership: Membership, host: int, patience: float) -> None:
         """Raises an error unless a missing process reports what it is doing."""
-        busy = others.watch.is_busy(host)
+        busy = membership.watch.is_busy(host)
         if busy is not None:
             _logger.warning("Waiting for host %d, which %s and is alive.", host, busy)
             return
-        others.check_gone()
-        raise others.error(
+        membership.check_gone()
+        raise membership.error(
             Problem(
                 f"Host {host} did not answer about {self._subject} within "
                 f"{patience:.0f} seconds, though it may be alive. It is stuck, "

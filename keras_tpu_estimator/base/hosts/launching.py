@@ -144,12 +144,12 @@ def _simulated(inherited: Mapping[str, str], cores: int | None) -> dict[str, str
     """Returns the variables that simulate devices."""
     if cores is None:
         return {}
-    others = [
+    further_flags = [
         flag
         for flag in inherited.get("XLA_FLAGS", "").split()
         if not flag.startswith(_CORES_FLAG)
     ]
-    flags = " ".join([*others, f"{_CORES_FLAG}={cores}"])
+    flags = " ".join([*further_flags, f"{_CORES_FLAG}={cores}"])
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
@@ -210,8 +210,8 @@ class _Processes:
         """Returns the next process that ends, and its shell exit code."""
         while actions:
             try:
-                left = max(actions[0].at - time.monotonic(), 0)
-                return self._ended.get(timeout=left)
+                secs = max(actions[0].at - time.monotonic(), 0)
+                return self._ended.get(timeout=secs)
             except queue.Empty:
                 actions.popleft().run()
         return self._ended.get()
@@ -290,17 +290,17 @@ class _Processes:
             self._signal(number)
 
         forwarded = [
-            each
-            for each in (signal.Signals[name] for name in _SIGNALS)
+            number
+            for number in (signal.Signals[name] for name in _SIGNALS)
             # `nohup` ignores this signal, and the processes inherit that.
-            if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         ]
-        before = {each: signal.signal(each, forward) for each in forwarded}
+        before = {number: signal.signal(number, forward) for number in forwarded}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _signal(self, number: int) -> None:
         for process in self._all:
@@ -320,16 +320,16 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
     ends its output. Both arguments are file descriptors; `ended` is readable when the
     process has ended.
     """
-    rest, is_last = b"", False
+    incomplete, is_last = b"", False
     while not is_last:
         ready, _, _ = select.select([source, ended], [], [])
         is_last = ended in ready
         data = os.read(source, _available_bytes(source) if is_last else _CHUNK_BYTES)
         is_last |= not data
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, incomplete = (incomplete + data).split(b"\n")
         yield from lines
-    if rest:
-        yield rest
+    if incomplete:
+        yield incomplete
 
 
 def _available_bytes(source: int) -> int:

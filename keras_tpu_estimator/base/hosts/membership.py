@@ -54,14 +54,14 @@ class Membership:
         self.index = cluster.process_id
         self.count = cluster.num_processes
         self.store = Store(client)
-        place = (self.index, self.count, self.store)
-        self.failures = Failures(*place)
-        self.watch = Watch(*place, self._reported, self._end)
+        common = (self.index, self.count, self.store)
+        self.failures = Failures(*common)
+        self.watch = Watch(*common, self._reported, self._end)
         self.acts_alone: contextvars.ContextVar[bool] = contextvars.ContextVar(
             "acts_alone", default=False
         )
         self.shutdown_secs: float = _SHUTDOWN_SECS
-        self._shutdown = shutdown.Shutdown(*place)
+        self._shutdown = shutdown.Shutdown(*common)
         self._program_end = ProgramEnd()
         self._process = os.getpid()
         # The number of exchanges that were begun, by subject.
@@ -175,7 +175,7 @@ class Membership:
             self.check_gone()
         error.add_note(note)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self.failures.publish(call, Failure.of(self.index, subject, error))
+            self.failures.publish(call, Failure.from_error(self.index, subject, error))
 
     def _has_left(self) -> bool:
         """Returns whether the program itself has left the cluster."""
@@ -186,7 +186,7 @@ class Membership:
         failures = self.failures.of_others()
         if not failures:
             return self._shutdown.problem()
-        text = " ".join(each.text for each in failures)
+        text = " ".join(failure.text for failure in failures)
         first = failures[0]
         return Problem(text, first.host, first.code or 1, is_reachable=True)
 
@@ -248,7 +248,7 @@ class Membership:
             return self._leave_together()
         if isinstance(error, HostError):
             return self._problem or Problem(str(error), host=None)
-        failure = Failure.of(self.index, "the program", error)
+        failure = Failure.from_error(self.index, "the program", error)
         return Problem(failure.text, self.index, failure.code, is_reachable=True)
 
     def _leave_together(self) -> Problem | None:

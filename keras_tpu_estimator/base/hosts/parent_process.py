@@ -14,14 +14,14 @@ from keras_tpu_estimator.base.hosts.cluster import Cluster
 VARIABLE = "KTE_JOINED"
 
 
-def mark(places: Iterable[Cluster]) -> None:
+def mark(clusters: Iterable[Cluster]) -> None:
     """Records places, joined or in the environment, as taken for child processes."""
-    taken = [
-        f"{place.coordinator_address} {place.num_processes} {place.process_id}"
-        for place in places
-        if not place.is_alone
+    entries = [
+        f"{cluster.coordinator_address} {cluster.num_processes} {cluster.process_id}"
+        for cluster in clusters
+        if not cluster.is_alone
     ]
-    os.environ[VARIABLE] = ",".join([str(os.getpid()), *taken])
+    os.environ[VARIABLE] = ",".join([str(os.getpid()), *entries])
 
 
 def unmark() -> None:
@@ -29,16 +29,16 @@ def unmark() -> None:
     os.environ.pop(VARIABLE, None)
 
 
-def taken() -> list[Cluster]:
+def parent_clusters() -> list[Cluster]:
     """Returns the places of the parent process, which this one must not take.
 
     A process that executes another program keeps its number and its place.
     """
-    process, *places = os.environ.get(VARIABLE, "").split(",")
+    process, *entries = os.environ.get(VARIABLE, "").split(",")
     if process in ("", str(os.getpid())):
         return []
-    return [_place(*each.split(" ")) for each in places]
+    return [_parsed(*entry.split(" ")) for entry in entries]
 
 
-def _place(address: str, count: str, number: str) -> Cluster:
+def _parsed(address: str, count: str, number: str) -> Cluster:
     return Cluster(address, int(count), int(number))

@@ -70,10 +70,10 @@ class Shutdown:
         ends = self.ends()
         ends.pop(self._index, None)
         problems = [ends[host].problem for host in sorted(ends)]
-        found = [each for each in problems if each is not None]
+        early_ends = [problem for problem in problems if problem is not None]
         # A problem of another process is the more likely cause.
-        found.sort(key=lambda each: each.host == self._index)
-        return found[0] if found else None
+        early_ends.sort(key=lambda problem: problem.host == self._index)
+        return early_ends[0] if early_ends else None
 
     def leave_together(
         self, code: int | None, reported: Callable[[], Problem | None]
@@ -132,7 +132,8 @@ class Shutdown:
         host, code = failed[0], codes[failed[0]]
         return Problem(
             f"The program of host {host} has ended with exit code {code}.",
-            *(host, code),
+            host,
+            code,
             is_reachable=True,
             is_end=True,
         )
@@ -221,14 +222,14 @@ class ProgramEnd:
         """Restores the earlier functions, unless others replaced ours."""
         self._undo.close()
 
-    def _replace(self, owner: Any, name: str, own: Callable[..., Any]) -> None:
+    def _replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
         earlier = getattr(owner, name)
 
         def restore() -> None:
-            if getattr(owner, name) is own:
+            if getattr(owner, name) is replacement:
                 setattr(owner, name, earlier)
 
-        setattr(owner, name, own)
+        setattr(owner, name, replacement)
         self._undo.callback(restore)
 
     def _observe_script(self) -> None:
@@ -249,12 +250,12 @@ class ProgramEnd:
             if code is script and isinstance(error, SystemExit):
                 self._note_code(error)
 
-        left = monitoring.events.PY_UNWIND
+        unwind = monitoring.events.PY_UNWIND
         monitoring.use_tool_id(tool, "keras_tpu_estimator")
         self._undo.callback(monitoring.free_tool_id, tool)
-        monitoring.register_callback(tool, left, unwound)
-        self._undo.callback(monitoring.register_callback, tool, left, None)
-        monitoring.set_events(tool, left)
+        monitoring.register_callback(tool, unwind, unwound)
+        self._undo.callback(monitoring.register_callback, tool, unwind, None)
+        monitoring.set_events(tool, unwind)
         self._undo.callback(monitoring.set_events, tool, 0)
 
     def _note_code(self, error: SystemExit) -> None:

@@ -85,20 +85,20 @@ def initialize(
         ("shutdown_timeout_seconds", shutdown_timeout_seconds),
     ):
         check_int(name, seconds, minimum=1)
-    given = detection.from_arguments(coordinator_address, num_processes, process_id)
+    defined = detection.from_arguments(coordinator_address, num_processes, process_id)
     settled = this_process.settled()
     if settled is not None:
-        _check_same(settled, given)
+        _check_same(settled, defined)
         return
-    place = _place_of_parent(given, initialization_timeout)
-    if place is not None:
-        _logger.info("The parent of this process is %s.", place)
-        this_process.settle(Alone(place))
+    parent = _place_of_parent(defined, initialization_timeout)
+    if parent is not None:
+        _logger.info("The parent of this process is %s.", parent)
+        this_process.settle(Alone(parent))
         return
-    cluster = given or detection.find_cluster(initialization_timeout)
+    cluster = defined or detection.find_cluster(initialization_timeout)
     detection.check_tf_config(cluster)
     if cluster.is_alone:
-        if given is not None:
+        if defined is not None:
             this_process.take_place(cluster)
             this_process.settle(Alone())
         return
@@ -141,7 +141,7 @@ def read_task() -> Task:
     return task if task.cluster_spec else Task.from_environment(known_cluster())
 
 
-def _check_same(settled: Membership | Alone | Waiting, given: Cluster | None) -> None:
+def _check_same(settled: Membership | Alone | Waiting, defined: Cluster | None) -> None:
     if isinstance(settled, Waiting):
         raise RuntimeError(
             f"This process is {settled.cluster}, but the others did not join "
@@ -150,31 +150,31 @@ def _check_same(settled: Membership | Alone | Waiting, given: Cluster | None) ->
     if isinstance(settled, Alone):
         if settled.ignores_calls:
             return
-        joined, others = Cluster(), [settled.place]
+        joined, alternatives = Cluster(), [settled.cluster]
     else:
-        joined, others = settled.cluster, []
+        joined, alternatives = settled.cluster, []
         detection.check_tf_config(joined)
-    if given is not None and given not in (joined, *others):
+    if defined is not None and defined not in (joined, *alternatives):
         raise ValueError(
             "A process must join only one cluster, once. Received: this is "
-            f"{joined}, and the arguments define {given}. Call "
+            f"{joined}, and the arguments define {defined}. Call "
             "keras_tpu_estimator.initialize with the same arguments, or with "
             "none."
         )
 
 
-def _place_of_parent(given: Cluster | None, timeout: int) -> Cluster | None:
+def _place_of_parent(defined: Cluster | None, timeout: int) -> Cluster | None:
     """Returns the defined place, if it is that of the parent process."""
-    taken = parent_process.taken()
-    if not taken:
+    clusters = parent_process.parent_clusters()
+    if not clusters:
         return None
-    if given is None:
+    if defined is None:
         try:
-            given = detection.find_cluster(timeout)
+            defined = detection.find_cluster(timeout)
         except RuntimeError:
             # The parent could not detect it either.
-            given = taken[0]
-    return given if given in taken else None
+            defined = clusters[0]
+    return defined if defined in clusters else None
 
 
 def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
@@ -230,11 +230,11 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
 
 def _check_started_alike(joined: Membership) -> None:
     """Checks that process 0 has the same process count and versions."""
-    own: dict[str, object] = {"number of processes": joined.count}
+    settings: dict[str, object] = {"number of processes": joined.count}
     for package in ("keras_tpu_estimator", "jax", "keras"):
-        own[f"version of {package}"] = installed_version(package)
+        settings[f"version of {package}"] = installed_version(package)
     if joined.index == 0:
-        joined.store.publish(_STARTED, 0, own)
+        joined.store.publish(_STARTED, 0, settings)
         return
     # A process 0 that calls jax.distributed.initialize publishes nothing.
     if joined.store.read(f"{_STARTED}/0", _STARTED_MSECS) is None:
@@ -243,7 +243,7 @@ def _check_started_alike(joined: Membership) -> None:
     unlike = [
         f"{name} {of_chief.get(name)} in process 0 and {value} in process "
         f"{joined.index}"
-        for name, value in own.items()
+        for name, value in settings.items()
         if of_chief.get(name) != value
     ]
     if unlike:

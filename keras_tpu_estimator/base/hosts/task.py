@@ -116,7 +116,7 @@ class Task:
         return copy.deepcopy(dict(self.cluster_spec))
 
     def _count(self, types: tuple[str, ...]) -> int:
-        return sum(len(self.cluster_spec.get(each, ())) for each in types)
+        return sum(len(self.cluster_spec.get(task_type, ())) for task_type in types)
 
 
 def _parsed(text: str | None) -> _Json:
@@ -180,11 +180,11 @@ def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
     if task_type == "evaluator":
         _check_evaluator(cluster, index)
         return task_type, index
-    known = [each for each in _MEMBERS if cluster.get(each)]
-    if task_type not in known:
+    members = [member for member in _MEMBERS if cluster.get(member)]
+    if task_type not in members:
         raise ValueError(
             "The task type in TF_CONFIG must be 'evaluator' or in the "
-            f"cluster, one of {known}. Received: {task_type!r}. Change it, "
+            f"cluster, one of {members}. Received: {task_type!r}. Change it, "
             "or add addresses for it to the cluster."
         )
     size = len(cluster[task_type])

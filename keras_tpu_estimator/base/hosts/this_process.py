@@ -15,12 +15,12 @@ class Alone:
     """The role of a process that joins no others, despite its environment.
 
     Attributes:
-        place: Its place by the environment.
+        cluster: Its place by the environment.
         ignores_calls: Whether `initialize` ignores its arguments, which otherwise must
             match.
     """
 
-    place: Cluster = Cluster()
+    cluster: Cluster = Cluster()
     ignores_calls: bool = False
 
 
@@ -64,9 +64,7 @@ def settled() -> Membership | Alone | Waiting | None:
 
 def known_place() -> Cluster | None:
     """Returns the place in the joined or the parent's cluster, without any request."""
-    if isinstance(_settled, Alone):
-        return _settled.place
-    if isinstance(_settled, Waiting):
+    if isinstance(_settled, Alone | Waiting):
         return _settled.cluster
     joined = jax_clusters.joined_cluster()
     return None if joined is None else Cluster(*joined)
@@ -74,10 +72,10 @@ def known_place() -> Cluster | None:
 
 def take_place(cluster: Cluster) -> None:
     """Prevents child processes from taking `cluster` or the environment's place."""
-    places = [cluster]
+    clusters = [cluster]
     with contextlib.suppress(ValueError, TypeError, RuntimeError):
-        places.append(detection.read_cluster())
-    parent_process.mark(places)
+        clusters.append(detection.read_cluster())
+    parent_process.mark(clusters)
 
 
 def membership() -> Membership | None:

@@ -106,9 +106,9 @@ class Watch:
         """Returns the processes that are silent for some seconds."""
         # Process 0 has already observed this.
         limit = time.monotonic() - _DIAGNOSIS_BEATS * _BEAT_SECS
-        known = [h for h, (_, since) in [*self._news.items()] if since < limit]
-        if known:
-            return sorted(known)
+        silent_hosts = [h for h, (_, since) in [*self._news.items()] if since < limit]
+        if silent_hosts:
+            return sorted(silent_hosts)
         silent = [host for host in range(self._count) if host != self._index]
         before = self._store.published_by_process(_FOLDER)
         for _ in range(_DIAGNOSIS_BEATS):

@@ -39,29 +39,35 @@ def all_cores(
         machine: The devices. Defaults to JAX's devices.
         fsdp: Whether variables are sharded over replicas.
     """
-    own = machine or Machine.here()
+    used_machine = machine or Machine.from_jax()
     distribution = keras.distribution.distribution()
     batch_axis = _BATCH
     sizes = None
     if distribution is None and per_replica > 1:
-        mesh, sizes = _mesh(per_replica, own), {MODEL_AXIS: per_replica}
+        mesh, sizes = _mesh(per_replica, used_machine), {MODEL_AXIS: per_replica}
     else:
         distribution = distribution or keras.distribution.DataParallel(
-            devices=[*own.devices], auto_shard_dataset=False
+            devices=[*used_machine.devices], auto_shard_dataset=False
         )
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
-        given = distribution.device_mesh
-        mesh = given.backend_mesh if machine is None else _on(machine, given)
+        device_mesh = distribution.device_mesh
+        mesh = (
+            device_mesh.backend_mesh if machine is None else _on(machine, device_mesh)
+        )
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, fsdp, own)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, fsdp, used_machine)
 
 
-def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.Mesh:
+def _on(
+    machine: Machine, device_mesh: keras.distribution.DeviceMesh
+) -> jax.sharding.Mesh:
     """Returns the mesh of a distribution, on the devices of a machine."""
-    known: dict[Any, jax.Device] = {each: each for each in machine.devices}
-    known |= {f"{d.platform}:{d.id}": d for d in machine.devices}
-    named = [known.get(name) for name in given.devices.flat]
+    devices_by_name: dict[Any, jax.Device] = {
+        device: device for device in machine.devices
+    }
+    devices_by_name |= {f"{d.platform}:{d.id}": d for d in machine.devices}
+    named = [devices_by_name.get(name) for name in device_mesh.devices.flat]
     if None in named:
         if len(named) != len(machine.devices):
             raise ValueError(
@@ -70,8 +76,8 @@ def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.
                 f"{len(named)}. Set one of that size, or unset it."
             )
         named = [*machine.devices]
-    devices = np.array(named).reshape(given.devices.shape)
-    return jax.sharding.Mesh(devices, given.axis_names)
+    devices = np.array(named).reshape(device_mesh.devices.shape)
+    return jax.sharding.Mesh(devices, device_mesh.axis_names)
 
 
 def _check_kind(distribution: object) -> None:
@@ -118,11 +124,11 @@ def _of_mesh(
     if mesh.size == 1:
         device = mesh.devices.flat[0]
         return dataclasses.replace(ONE_CORE, topology=topology, device=device)
-    others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
+    model_axes = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
     layout = None
-    if others or shard_optimizer or fsdp:
+    if model_axes or shard_optimizer or fsdp:
         if sizes is None:
-            sizes = {axis: mesh.shape[axis] for axis in others}
+            sizes = {axis: mesh.shape[axis] for axis in model_axes}
         layout = VariableLayout(
             tuple(sizes.items()),
             (batch_axis, replicas),
@@ -135,9 +141,9 @@ def _of_mesh(
         topology,
         mesh,
         axes=axes,
-        model_axes=others,
+        model_axes=model_axes,
         layout=layout,
-        substitutes=tuple(zip(machine.own, machine.substitutes, strict=False)),
+        substitutes=tuple(zip(machine.host_devices, machine.substitutes, strict=False)),
     )
 
 
@@ -172,7 +178,7 @@ def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int)
         return 1
     axis = mesh.axis_names.index(batch_axis)
     replicas = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.shape[batch_axis], -1)
-    hosts = [sorted({d.process_index for d in each}) for each in replicas]
+    hosts = [sorted({d.process_index for d in replica}) for replica in replicas]
     count = len(hosts[0])
     per_host = max(1, len(hosts) * count // num_hosts)
     # Hosts read the parts of the input in this order.

@@ -77,7 +77,7 @@ class Cores:
         """The devices, in the order of the mesh."""
         if self.mesh is not None:
             return tuple(self.mesh.devices.flat)
-        return (self.device or Machine.here().first,)
+        return (self.device or Machine.from_jax().first,)
 
     @property
     def _first(self) -> jax.Device:
@@ -107,15 +107,15 @@ class Cores:
         if layout is None or not layout.is_fsdp or not self.axes:
             return {}
         name, _ = layout.replicas
-        found = {}
+        shards = {}
         for path, variable in variables.items():
             axes = layout.axes(path, tuple(variable.shape))
             if name in axes:
-                dtype = replica_context.held(variable.dtype, self.platform)
-                found[path] = ReplicaShards(
+                dtype = replica_context.dtype_of_sum(variable.dtype, self.platform)
+                shards[path] = ReplicaShards(
                     self.axes, axes.index(name), dtype, self._scatter_in_two
                 )
-        return found
+        return shards
 
     @property
     def _scatter_in_two(self) -> bool:
@@ -255,14 +255,14 @@ class Cores:
         """
         if self.mesh is None:
             return x
-        left = list(self.model_axes)
+        free_axes = list(self.model_axes)
         spec = []
         for count in counts:
-            taken: list[str] = []
+            used_axes: list[str] = []
             size = 1
-            while size < count and left:
-                taken.append(left.pop(0))
-                size *= self.mesh.shape[taken[-1]]
+            while size < count and free_axes:
+                used_axes.append(free_axes.pop(0))
+                size *= self.mesh.shape[used_axes[-1]]
             if size != count:
                 shape = {a: self.mesh.shape[a] for a in self.model_axes}
                 raise ValueError(
@@ -271,7 +271,7 @@ class Cores:
                     f"Received the axes {shape}. Unset it, and set "
                     "only num_cores_per_replica."
                 )
-            spec.append(tuple(taken) or None)
+            spec.append(tuple(used_axes) or None)
         return self._laid(x, spec)
 
     def per_core(
@@ -331,9 +331,9 @@ class Cores:
         if not self.axes:
             return x
         first = self.core_index() == 0
-        own = jnp.where(first, x, jnp.zeros_like(x))
+        masked = jnp.where(first, x, jnp.zeros_like(x))
         # Booleans are summed as integers, and cast back.
-        return sum_over(own, self.axes).astype(own.dtype)
+        return sum_over(masked, self.axes).astype(masked.dtype)
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))
@@ -377,7 +377,7 @@ def own_copies(cores: Cores, values: Mapping[str, jax.Array]) -> dict[str, jax.A
     The arrays share the buffers of `values`. Variables that are sharded over several
     hosts are omitted.
     """
-    own = own_cores(cores)
+    host_cores = own_cores(cores)
     if not cores.are_on_hosts:
         return dict(values)
 
@@ -387,9 +387,9 @@ def own_copies(cores: Cores, values: Mapping[str, jax.Array]) -> dict[str, jax.A
         if not _is_whole_here(value):
             return None
         sharding = (
-            own.replicated
-            if own.mesh is None
-            else NamedSharding(own.mesh, _spec_of(value))
+            host_cores.replicated
+            if host_cores.mesh is None
+            else NamedSharding(host_cores.mesh, _spec_of(value))
         )
         shards = [shard.data for shard in value.addressable_shards]
         return jax.make_array_from_single_device_arrays(value.shape, sharding, shards)
@@ -401,22 +401,25 @@ def own_copies(cores: Cores, values: Mapping[str, jax.Array]) -> dict[str, jax.A
 def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
     """Returns the adjacent devices of one process in a mesh."""
     is_own = np.vectorize(lambda d: d.process_index == host, otypes=[bool])
-    places = np.nonzero(is_own(devices))
-    own: np.ndarray = devices[np.ix_(*map(np.unique, places))]
-    if own.size != len(places[0]):
+    positions = np.nonzero(is_own(devices))
+    host_devices: np.ndarray = devices[np.ix_(*map(np.unique, positions))]
+    if host_devices.size != len(positions[0]):
         raise ValueError(
             "The devices of a host must be adjacent in the mesh. Received: "
-            f"{len(places[0])} devices of host {host} among {own.size}. Set a "
-            "keras.distribution whose devices are in the order of "
+            f"{len(positions[0])} devices of host {host} among {host_devices.size}. "
+            "Set a keras.distribution whose devices are in the order of "
             "`jax.devices()`, or none."
         )
-    return own
+    return host_devices
 
 
 def _is_whole_here(value: jax.Array) -> bool:
     """Returns whether this host has all elements of an array."""
     shape = value.shape
-    boxes = {IndexRanges.of(each.index, shape) for each in value.addressable_shards}
+    boxes = {
+        IndexRanges.from_slices(shard.index, shape)
+        for shard in value.addressable_shards
+    }
     return sum(math.prod(box.shape) for box in boxes) == value.size
 
 

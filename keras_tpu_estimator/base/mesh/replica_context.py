@@ -99,13 +99,13 @@ def _reduced(
     dtype: jax.typing.DTypeLike | None,
 ) -> PyTree:
     def one(leaf: jax.Array) -> jax.Array:
-        own = jnp.asarray(leaf).dtype
-        if not jnp.issubdtype(own, jnp.inexact):
+        stored = jnp.asarray(leaf).dtype
+        if not jnp.issubdtype(stored, jnp.inexact):
             return reduction(leaf, axes, axis_index_groups=groups)
-        is_real = jnp.issubdtype(own, jnp.floating)
-        given = (dtype if is_real else None) or jnp.promote_types(own, jnp.float32)
-        reduced = reduction(jnp.asarray(leaf, given), axes, axis_index_groups=groups)
-        return reduced.astype(own)
+        is_real = jnp.issubdtype(stored, jnp.floating)
+        wide = (dtype if is_real else None) or jnp.promote_types(stored, jnp.float32)
+        reduced = reduction(jnp.asarray(leaf, wide), axes, axis_index_groups=groups)
+        return reduced.astype(stored)
 
     return jax.tree.map(one, tree)
 
@@ -194,7 +194,7 @@ def sum_in_groups(
     context = replica_context()
     if not context.axes:
         return x
-    return sum_over(x, context.axes, groups, held(dtype, context.platform))
+    return sum_over(x, context.axes, groups, dtype_of_sum(dtype, context.platform))
 
 
 def mean_in_groups(
@@ -206,17 +206,17 @@ def mean_in_groups(
     context = replica_context()
     if not context.axes:
         return x
-    return mean_over(x, context.axes, groups, held(dtype, context.platform))
+    return mean_over(x, context.axes, groups, dtype_of_sum(dtype, context.platform))
 
 
-def held(
+def dtype_of_sum(
     dtype: jax.typing.DTypeLike | None, platform: str
 ) -> jax.typing.DTypeLike | None:
     """Returns the dtype of a sum, if the platform can sum in it."""
     # On CPUs, XLA aborts when it sums bfloat16 over some axes of a mesh. A sum
     # may overflow float16.
-    is_held = platform != "cpu" and dtype != "float16"
-    return dtype if is_held else None
+    is_summable = platform != "cpu" and dtype != "float16"
+    return dtype if is_summable else None
 
 
 # The sharding of variables over the replicas, by path; `False` if replicated.
@@ -268,14 +268,14 @@ class ReplicaShards:
 
     def summed(self, gradient: jax.Array) -> jax.Array:
         """Returns this replica's shard of the sum over all replicas."""
-        own = gradient.dtype
-        wide = self.dtype or jnp.promote_types(own, jnp.float32)
+        stored = gradient.dtype
+        wide = self.dtype or jnp.promote_types(stored, jnp.float32)
         gradient = gradient.astype(wide)
         if self._are_stacked(gradient.shape):
             count = jax.lax.axis_size(self.axes)
             stacked = gradient.reshape(count, -1, *gradient.shape[1:])
-            return self._scattered(stacked, 0)[0].astype(own)
-        return self._scattered(gradient, self.dimension).astype(own)
+            return self._scattered(stacked, 0)[0].astype(stored)
+        return self._scattered(gradient, self.dimension).astype(stored)
 
     def _are_stacked(self, shape: tuple[int, ...]) -> bool:
         """Returns whether the shards are stacked along a new dimension to scatter them.
@@ -312,7 +312,7 @@ class ReplicaShards:
         pairs = [list(numbers[start : start + 2]) for start in numbers[::2]]
         return [halves, pairs]
 
-    def own(self, value: jax.Array) -> jax.Array:
+    def own_shard(self, value: jax.Array) -> jax.Array:
         """Returns this replica's shard of a value that is equal on all."""
         size = value.shape[self.dimension] // jax.lax.axis_size(self.axes)
         start = jax.lax.axis_index(self.axes) * size
@@ -356,7 +356,7 @@ def own_of(
 ) -> dict[str, jax.Array]:
     """Returns variables that are equal on all replicas, or this one's shards."""
     return {
-        path: shards[path].own(value) if path in shards else value
+        path: shards[path].own_shard(value) if path in shards else value
         for path, value in values.items()
     }
 

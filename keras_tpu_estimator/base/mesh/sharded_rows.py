@@ -12,9 +12,9 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.mesh.cores import Cores
 
 
-def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
+def padded_rows(rows: int, sharding: jax.sharding.Sharding) -> int:
     """Returns a number of rows, rounded up to a multiple of the devices."""
-    return -(-rows // place.num_devices) * place.num_devices
+    return -(-rows // sharding.num_devices) * sharding.num_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,8 @@ class ShardedRows:
 
     def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
         """Returns rows, padded with zeros to the same number on each core."""
-        place = self.cores.rows_sharding
-        more = padded_rows(len(rows), place) - len(rows)
+        sharding = self.cores.rows_sharding
+        more = padded_rows(len(rows), sharding) - len(rows)
         rows = jnp.asarray(rows)
         return jnp.pad(rows, ((0, more), (0, 0))) if more else rows
 
@@ -71,9 +71,9 @@ class ShardedRows:
         mesh = self.cores.mesh
         if mesh is None:
             return x
-        others = tuple(a for a in mesh.axis_names if a not in self._axes)
-        if others:
-            x = jax.lax.psum(x, others)
+        further_axes = tuple(a for a in mesh.axis_names if a not in self._axes)
+        if further_axes:
+            x = jax.lax.psum(x, further_axes)
         if self._axes:
             x = jax.lax.psum_scatter(x, self._axes, tiled=True)
         return x
@@ -87,5 +87,5 @@ class ShardedRows:
         """
         mesh = self.cores.mesh
         core = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)
-        own = numbers - core * rows
-        return jnp.where((own >= 0) & (own < rows) & (numbers >= 0), own, rows)
+        local = numbers - core * rows
+        return jnp.where((local >= 0) & (local < rows) & (numbers >= 0), local, rows)

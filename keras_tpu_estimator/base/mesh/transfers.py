@@ -38,13 +38,13 @@ def put_by_part(
 ) -> jax.Array:
     """Makes an array from each core's part, with at most one of them on the host."""
     devices = collections.defaultdict(list)
-    places = sharding.addressable_devices_indices_map(shape)
-    for device, index in places.items():
-        devices[IndexRanges.of(index or (), shape)].append(device)
+    indices = sharding.addressable_devices_indices_map(shape)
+    for device, index in indices.items():
+        devices[IndexRanges.from_slices(index or (), shape)].append(device)
     arrays = []
-    for box, own in devices.items():
+    for box, box_devices in devices.items():
         value = part(box)
-        put = [jax.device_put(value, device) for device in own]
+        put = [jax.device_put(value, device) for device in box_devices]
         arrays += jax.block_until_ready(put)
     return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
@@ -100,11 +100,11 @@ def without_padding(
     rows = np.concatenate(
         [host * room + np.arange(size) for host, size in enumerate(sizes)]
     )
-    return _taken(parts, rows.astype("int32"), axis, cores.replicated, sharding)
+    return _take_rows(parts, rows.astype("int32"), axis, cores.replicated, sharding)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _taken(
+def _take_rows(
     arrays: Sequence[jax.Array],
     rows: jax.Array,
     axis: int,
@@ -113,8 +113,8 @@ def _taken(
 ) -> list[jax.Array]:
     """Returns some rows of arrays that are sharded over all devices."""
     # Otherwise XLA may add up the rows of all devices, which changes -0.0.
-    whole = [jax.lax.with_sharding_constraint(each, replicated) for each in arrays]
+    replicas = [jax.lax.with_sharding_constraint(array, replicated) for array in arrays]
     return [
-        jax.lax.with_sharding_constraint(jnp.take(each, rows, axis), sharding)
-        for each in whole
+        jax.lax.with_sharding_constraint(jnp.take(array, rows, axis), sharding)
+        for array in replicas
     ]

@@ -131,7 +131,7 @@ def _independent(
 def _compiled(
     part: _Part, shardings: tuple[jax.sharding.Sharding, ...] | None
 ) -> Callable[..., list[jax.Array]]:
-    devices = shardings[0].device_set if shardings else Machine.here().own
+    devices = shardings[0].device_set if shardings else Machine.from_jax().host_devices
     return jax.jit(
         jex.jaxpr_as_fun(part.traced),
         out_shardings=shardings and [*shardings],

@@ -111,7 +111,7 @@ def _plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_on_gpu(platform: str) -> bool:
-    return platform == "gpu" and Machine.here().platform == "gpu"
+    return platform == "gpu" and Machine.from_jax().platform == "gpu"
 
 
 def _attention(attention: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

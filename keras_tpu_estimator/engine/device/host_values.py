@@ -96,15 +96,15 @@ def spread_of(
 ) -> ShardedVariable:
     """Returns an array whose shards are fetched one by one, cut to `rows` if given."""
     shape = value.shape if rows is None else (rows, *value.shape[1:])
-    saved = IndexRanges.whole(shape)
+    saved = IndexRanges.from_shape(shape)
     hosts = {}
     # The first of several cores with the same shard saves it.
     for shard in value.global_shards:
-        box = IndexRanges.of(shard.index, value.shape).within(saved)
+        box = IndexRanges.from_slices(shard.index, value.shape).within(saved)
         if shard.replica_id == 0 and not box.is_empty:
             hosts[box] = shard.device.process_index
     own = {
-        IndexRanges.of(shard.index, value.shape).start: shard.data
+        IndexRanges.from_slices(shard.index, value.shape).start: shard.data
         for shard in value.addressable_shards
         if shard.replica_id == 0
     }

@@ -66,7 +66,7 @@ class ModeDevices:
     @functools.cached_property
     def cores(self) -> Cores:
         """The cores, found when they are first needed."""
-        machine = self.machine or Machine.here()
+        machine = self.machine or Machine.from_jax()
         tpu_config = self.config.tpu_config
         per_replica = tpu_config.num_cores_per_replica or 1
         one = (
@@ -82,7 +82,7 @@ class ModeDevices:
             if machine.num_hosts == 1 and per_replica <= len(machine.devices):
                 own = machine = machine.of_first(per_replica)
         validation.check_cores_per_replica(
-            per_replica, len(machine.devices), len(machine.own)
+            per_replica, len(machine.devices), len(machine.host_devices)
         )
         layout_map = self.config.layout_map
         if layout_map is None:

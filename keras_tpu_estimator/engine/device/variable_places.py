@@ -183,7 +183,7 @@ def _with_zeros(
     """Returns a function that reads shards with rows of zeros beyond a shape."""
 
     def part(box: IndexRanges) -> np.ndarray:
-        inside = box.within(IndexRanges.whole(shape))
+        inside = box.within(IndexRanges.from_shape(shape))
         if inside == box:
             return read(box)
         if inside.is_empty:

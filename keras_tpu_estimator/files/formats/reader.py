@@ -234,7 +234,7 @@ class CheckpointReader(abc.ABC):
                 "`index` must have a slice of step 1 for each dimension of "
                 f"{name!r}, whose shape is {shape}. Received: {index}."
             )
-        return self._read_part(name, IndexRanges.of(index, shape))
+        return self._read_part(name, IndexRanges.from_slices(index, shape))
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:

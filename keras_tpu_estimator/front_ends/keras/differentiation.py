@@ -11,8 +11,8 @@ from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh.replica_context import (
     ReplicaShards,
+    dtype_of_sum,
     gathered_variables,
-    held,
 )
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.gradient_requests import (
@@ -231,7 +231,7 @@ def _summed_as_asked(
     """Returns shards whose gradients are summed in the dtypes of train ops."""
     platform = call.example.cores.platform
     dtypes = {
-        variable.path: held(op.reduce_dtype, platform)
+        variable.path: dtype_of_sum(op.reduce_dtype, platform)
         for op in call.spec.train_op
         if isinstance(op, TrainOp) and op.reduce_dtype is not None
         for variable in op.variables

@@ -215,7 +215,7 @@ class OpenedCheckpoint:
         )
         for path, dataset in datasets.items():
             if dataset.is_virtual:
-                box = IndexRanges.whole(dataset.shape)
+                box = IndexRanges.from_shape(dataset.shape)
                 values[path] = self._joined(path, dataset, box)
         return {path: values[path] for path in paths}
 

@@ -129,7 +129,7 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> 
         use_compression=False,
         # This host completes the folder, and writes replicated variables.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
-            primary_host=Machine.here().host
+            primary_host=Machine.from_jax().host
         ),
     )
     if not rows:
