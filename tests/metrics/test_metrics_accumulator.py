@@ -24,18 +24,18 @@ _weights = _rng.random(40).astype("float32")
 
 
 def _examples(predictions, rows):
-    return Examples.of(_labels[rows], predictions[rows], _weights[rows])
+    return Examples.from_tensors(_labels[rows], predictions[rows], _weights[rows])
 
 
 STATISTICS = {
-    "average": lambda rows: Average.of(_probabilities[rows], _weights[rows]),
-    "confusion": lambda rows: Confusion.of(_examples(_classes, rows)),
+    "average": lambda rows: Average.from_values(_probabilities[rows], _weights[rows]),
+    "confusion": lambda rows: Confusion.from_examples(_examples(_classes, rows)),
     "thresholds": lambda rows: confusion_at(
         _examples(_probabilities, rows), [0.2, 0.5, 0.9]
     ),
-    "class sums": lambda rows: ClassSums.of(_examples(_classes, rows), 2),
-    "matrix": lambda rows: ConfusionMatrix.of(_examples(_classes, rows), 2),
-    "retrieved": lambda rows: Retrieved.of(
+    "class sums": lambda rows: ClassSums.from_examples(_examples(_classes, rows), 2),
+    "matrix": lambda rows: ConfusionMatrix.from_examples(_examples(_classes, rows), 2),
+    "retrieved": lambda rows: Retrieved.from_ids(
         _labels[rows], _scores[rows].argsort()[:, :2], None, _weights[rows]
     ),
 }
@@ -60,7 +60,7 @@ def test_batches_are_accumulated(statistics):
 
 def test_variables_are_local_float32_sums():
     accumulator = Accumulator("tokens/accuracy")
-    accumulator.add(Average.of(np.float32([1, 0]), None))
+    accumulator.add(Average.from_values(np.float32([1, 0]), None))
 
     assert [v.path for v in accumulator.variables] == [
         "tokens>accuracy/weighted_sum",
@@ -141,7 +141,7 @@ def test_keras_metrics_have_other_paths(made, ours, theirs):
 
 
 def test_calls_outside_a_scope_are_independent():
-    batch = Average.of(np.float32([2, 4]), None)
+    batch = Average.from_values(np.float32([2, 4]), None)
 
     for _ in range(2):
         assert accumulate(batch, "mine", "mean").total_weight == 2

@@ -56,7 +56,7 @@ def _is_pattern(pattern: object) -> bool:
 
 def is_session_config(value: object) -> bool:
     # The class belongs to TensorFlow, which is not imported.
-    return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
+    return any(cls.__name__ == "ConfigProto" for cls in type(value).__mro__)
 
 
 def takes_op(function: object) -> bool:
@@ -167,20 +167,22 @@ def check_one_interval(steps: object, secs: object) -> None:
 def cleared_interval(kwargs: Mapping[str, object]) -> dict[str, None]:
     """Returns the name of the interval that a new one replaces."""
     by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
-    for given, other in ((by_steps, by_secs), (by_secs, by_steps)):
-        if kwargs.get(given) is not None and kwargs.get(other) is None:
-            return {other: None}
+    for set_name, cleared in ((by_steps, by_secs), (by_secs, by_steps)):
+        if kwargs.get(set_name) is not None and kwargs.get(cleared) is None:
+            return {cleared: None}
     return {}
 
 
-def agreed_dir(given: PathLike | None, of_task: PathLike | None) -> PathLike | None:
+def agreed_dir(
+    argument: PathLike | None, in_tf_config: PathLike | None
+) -> PathLike | None:
     """Returns the directory that the constructor and TF_CONFIG agree on."""
-    if given and of_task and given != of_task:
+    if argument and in_tf_config and argument != in_tf_config:
         raise ValueError(
             "`model_dir` must be the same in RunConfig and in TF_CONFIG. "
-            f"Received: {given!r} and {of_task!r}. Set one of them."
+            f"Received: {argument!r} and {in_tf_config!r}. Set one of them."
         )
-    return given or of_task
+    return argument or in_tf_config
 
 
 def check_cluster(cluster: object, master: object, session_config: object) -> None:
@@ -217,7 +219,7 @@ def _check_strategies(config: Any) -> None:
             getattr(experimental, "eval_distribute", None),
         ),
     ):
-        ancestors = [each.__name__ for each in type(strategy).__mro__]
+        ancestors = [cls.__name__ for cls in type(strategy).__mro__]
         if "ParameterServerStrategyV2" in ancestors:
             raise ValueError(
                 f"`{name}` must not be a "
@@ -232,16 +234,16 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     `TPUConfig` begin with `'TPUConfig.'`, those of a `ConfigProto` with
     `'session_config.'`.
     """
-    wanted = None if among is None else set(among)
+    names_to_check = None if among is None else set(among)
     names = [
         name
         for field, facts in _options(config).items()
         if facts.unread is not None
-        and (wanted is None or field in wanted)
+        and (names_to_check is None or field in names_to_check)
         and getattr(config, field) not in facts.unread
         for name in _set_within(field, getattr(config, field))
     ]
-    if wanted is not None and "tpu_config" not in wanted:
+    if names_to_check is not None and "tpu_config" not in names_to_check:
         return names
     unread_of_tpu_config = _UNREAD_OF_TPU_CONFIG | {
         # TF_CONFIG sets this name, not the script.
@@ -260,9 +262,9 @@ def _set_within(name: str, value: object) -> list[str]:
     if list_fields is None:
         return [name]
     return [
-        each
+        path
         for field, inner in list_fields()
-        for each in _set_within(f"{name}.{field.name}", inner)
+        for path in _set_within(f"{name}.{field.name}", inner)
     ]
 
 
@@ -294,30 +296,30 @@ class ChosenWriters(tuple[Any, ...]):
         return self
 
     @classmethod
-    def of(cls, chosen: Any) -> "ChosenWriters":
+    def from_setting(cls, setting: Any) -> "ChosenWriters":
         """Checks names and metric writers."""
-        is_one = isinstance(chosen, str) or _is_writer(chosen)
-        if not is_one and not isinstance(chosen, Iterable):
-            raise _refused(chosen)
-        writers = cls((chosen,) if is_one else chosen)
-        for each in writers:
-            if isinstance(each, str) and each not in NAMES:
+        is_one = isinstance(setting, str) or _is_writer(setting)
+        if not is_one and not isinstance(setting, Iterable):
+            raise _refused(setting)
+        writers = cls((setting,) if is_one else setting)
+        for writer in writers:
+            if isinstance(writer, str) and writer not in NAMES:
                 raise ValueError(
                     f"`metric_writers` must be some of {[*NAMES]}, or "
-                    f"writers. Received: {each!r}.{did_you_mean(each, NAMES)}"
+                    f"writers. Received: {writer!r}.{did_you_mean(writer, NAMES)}"
                 )
-            if not isinstance(each, str) and not _is_writer(each):
-                raise _refused(each)
+            if not isinstance(writer, str) and not _is_writer(writer):
+                raise _refused(writer)
         return writers
 
 
-def _is_writer(chosen: Any) -> bool:
-    is_class = isinstance(chosen, type)
-    return not is_class and hasattr(chosen, "write_scalars")
+def _is_writer(value: Any) -> bool:
+    is_class = isinstance(value, type)
+    return not is_class and hasattr(value, "write_scalars")
 
 
-def _refused(chosen: Any) -> TypeError:
+def _refused(setting: Any) -> TypeError:
     return TypeError(
         f"`metric_writers` must be some of {[*NAMES]}, or objects with a "
-        f"method `write_scalars(step, scalars)`. Received: {shown(chosen)}."
+        f"method `write_scalars(step, scalars)`. Received: {shown(setting)}."
     )

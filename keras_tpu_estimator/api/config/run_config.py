@@ -403,7 +403,7 @@ class RunConfig:
         return new
 
     def __repr__(self) -> str:
-        shown = [f"{name}={each!r}" for name, each in set_fields(self).items()]
+        shown = [f"{name}={value!r}" for name, value in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _warn_of(self, names: list[str], stacklevel: int) -> None:
@@ -437,7 +437,7 @@ class RunConfig:
             self._set("tpu_config", self.tpu_config._replace(tpu_job_name=job_name))
         if self.model_dir is not None:
             self._set("model_dir", directory_string("`model_dir`", self.model_dir))
-        self._set("metric_writers", ChosenWriters.of(self.metric_writers))
+        self._set("metric_writers", ChosenWriters.from_setting(self.metric_writers))
         if self.compilation_cache_dir is not None:
             self._set(
                 "compilation_cache_dir",

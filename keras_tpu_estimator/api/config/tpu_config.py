@@ -208,11 +208,11 @@ class TPUConfig(NamedTupleLike):
                 f"Received {len(dims)}: {dims!r}. Pass [feature_dims] or "
                 "[feature_dims, label_dims]."
             )
-        given = self.per_host_input_for_training
-        if given != InputPipelineConfig.PER_HOST_V2:
+        input_config = self.per_host_input_for_training
+        if input_config != InputPipelineConfig.PER_HOST_V2:
             raise ValueError(
                 "`input_partition_dims` needs per_host_input_for_training="
-                f"InputPipelineConfig.PER_HOST_V2. Received: {given!r}. Set "
+                f"InputPipelineConfig.PER_HOST_V2. Received: {input_config!r}. Set "
                 "it, or leave the dims out."
             )
         if self.num_cores_per_replica is None:
@@ -260,4 +260,4 @@ def _evaluation_input(value: object) -> InputPipelineConfig:
 
 
 def _spelled(values: Iterable[InputPipelineConfig]) -> str:
-    return ", ".join(f"{each.name}={each.value}" for each in values)
+    return ", ".join(f"{value.name}={value.value}" for value in values)

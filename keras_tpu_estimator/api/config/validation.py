@@ -108,11 +108,11 @@ def check_batch_axis(axes: object) -> None:
 def check_not_overridden(estimator: object, base: type) -> None:
     """Checks that a user's subclass only adds members."""
     allowed = {"model_fn", "latest_checkpoint"}
-    own = base.__module__.partition(".")[0]
+    package = base.__module__.partition(".")[0]
     for name in dir(base):
         is_public = not name.startswith("_") and name not in allowed
         owner = next(c for c in type(estimator).__mro__ if name in vars(c))
-        if is_public and owner.__module__.partition(".")[0] != own:
+        if is_public and owner.__module__.partition(".")[0] != package:
             raise ValueError(
                 f"Subclasses of TPUEstimator cannot override {name!r}. "
                 f"Received: {type(estimator).__name__}. Rename the method, or "
@@ -148,19 +148,19 @@ def resolve_model_dir(model_dir: PathLike | None, config: RunConfig) -> str | No
     differ, as an absolute path, so that it stays valid when the script changes its
     working directory.
     """
-    given = None
+    argument = None
     if model_dir is not None and model_dir != "":
-        given = directory_string("`model_dir`", model_dir)
+        argument = directory_string("`model_dir`", model_dir)
     configured = None
     if config.model_dir is not None:
         configured = os.fsdecode(config.model_dir)
-    if given and configured and given != configured:
+    if argument and configured and argument != configured:
         raise ValueError(
             "`model_dir` must be the same in the constructor and in "
-            f"RunConfig. Received: {given!r} and {configured!r}. Set one of "
+            f"RunConfig. Received: {argument!r} and {configured!r}. Set one of "
             "them."
         )
-    directory = given or configured
+    directory = argument or configured
     if directory is None:
         return None
     paths.check(directory)

@@ -66,7 +66,7 @@ class Examples:
     weights: jax.Array
 
     @classmethod
-    def of(
+    def from_tensors(
         cls,
         labels: TensorLike,
         predictions: TensorLike,
@@ -123,8 +123,8 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
     if weights is None:
         return jnp.ones(values.shape, jnp.float32)
     weights = as_array(weights).astype(jnp.float32)
-    given = weights.shape
-    if weights.ndim == values.ndim + 1 and given[-1] == 1:
+    original_shape = weights.shape
+    if weights.ndim == values.ndim + 1 and original_shape[-1] == 1:
         weights = weights[..., 0]
     elif 0 < weights.ndim == values.ndim - 1:
         weights = weights[..., None]
@@ -136,7 +136,7 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
         raise ValueError(
             "Weights must be a scalar, or have the rank of the values, with "
             "each dimension equal to theirs or 1. Received: weights of shape "
-            f"{given} for values of shape {values.shape}. Reshape them."
+            f"{original_shape} for values of shape {values.shape}. Reshape them."
         )
     return jnp.broadcast_to(weights, values.shape)
 
@@ -155,8 +155,8 @@ def check_fraction(name: str, value: float) -> None:
         raise ValueError(f"`{name}` must be in the range [0, 1]. Received: {value}")
 
 
-def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
-    """Divides two sums elementwise; returns 0 unless `whole`, which negative weights
+def ratio(part: jax.Array, total: jax.Array) -> jax.Array:
+    """Divides two sums elementwise; returns 0 unless `total`, which negative weights
     can make negative, is positive. NaN stays NaN.
     """
-    return ops.divide_no_nan(part, jnp.maximum(whole, 0))
+    return ops.divide_no_nan(part, jnp.maximum(total, 0))

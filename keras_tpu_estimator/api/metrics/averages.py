@@ -25,13 +25,13 @@ class Average:
     total_weight: jax.Array
 
     @classmethod
-    def of(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
+    def from_values(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
         """Returns the sums over all elements of a batch."""
-        each = cls.of_each(values, weights)
-        return cls(jnp.sum(each.weighted_sum), jnp.sum(each.total_weight))
+        sums = cls.elementwise(values, weights)
+        return cls(jnp.sum(sums.weighted_sum), jnp.sum(sums.total_weight))
 
     @classmethod
-    def of_each(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
+    def elementwise(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
         """Returns separate sums for each element."""
         weights = weights_like(weights, values)
         return cls(values.astype(jnp.float32) * weights, weights)
@@ -48,7 +48,7 @@ def running_mean(
     default: str,
 ) -> jax.Array:
     """Returns the mean of all values so far, a float32 scalar."""
-    return accumulate(Average.of(values, weights), name, default).value()
+    return accumulate(Average.from_values(values, weights), name, default).value()
 
 
 def mean(
@@ -111,7 +111,7 @@ def mean_tensor(
 
     Reference: `tf.compat.v1.metrics.mean_tensor`.
     """
-    batch = Average.of_each(as_array(values), weights)
+    batch = Average.elementwise(as_array(values), weights)
     value = accumulate(batch, name, "mean_tensor").value()
     return value, value
 
@@ -148,7 +148,7 @@ def accuracy(
 
     Reference: `tf.compat.v1.metrics.accuracy`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     labels = as_classes(examples.labels)
     is_correct = examples.predictions.astype(labels.dtype) == labels
     value = running_mean(is_correct, examples.weights, name, "accuracy")

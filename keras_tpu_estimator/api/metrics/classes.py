@@ -23,7 +23,7 @@ class ClassSums:
     correct: jax.Array
 
     @classmethod
-    def of(cls, examples: Examples, num_classes: int) -> "ClassSums":
+    def from_examples(cls, examples: Examples, num_classes: int) -> "ClassSums":
         """Counts one batch of class ids."""
         examples = examples.flat()
         labels = examples.labels.astype(jnp.int32)
@@ -52,7 +52,7 @@ class ConfusionMatrix:
     total_confusion_matrix: jax.Array
 
     @classmethod
-    def of(cls, examples: Examples, num_classes: int) -> "ConfusionMatrix":
+    def from_examples(cls, examples: Examples, num_classes: int) -> "ConfusionMatrix":
         """Counts one batch of class ids."""
         examples = examples.flat()
         labels = examples.labels.astype(jnp.int32)
@@ -112,8 +112,8 @@ def mean_per_class_accuracy(
 
     Reference: `tf.compat.v1.metrics.mean_per_class_accuracy`.
     """
-    examples = Examples.of(labels, predictions, weights)
-    batch = ClassSums.of(examples, num_classes)
+    examples = Examples.from_tensors(labels, predictions, weights)
+    batch = ClassSums.from_examples(examples, num_classes)
     sums = accumulate(batch, name, "mean_per_class_accuracy")
     accuracies = sums.accuracies()
     return jnp.mean(accuracies), accuracies
@@ -161,8 +161,8 @@ def mean_iou(
 
     Reference: `tf.compat.v1.metrics.mean_iou`.
     """
-    examples = Examples.of(labels, predictions, weights)
-    batch = ConfusionMatrix.of(examples, num_classes)
+    examples = Examples.from_tensors(labels, predictions, weights)
+    batch = ConfusionMatrix.from_examples(examples, num_classes)
     sums = accumulate(batch, name, "mean_iou")
     return sums.mean_iou(), sums.total_confusion_matrix
 

@@ -26,7 +26,7 @@ class Confusion:
     false_positives: jax.Array
 
     @classmethod
-    def of(cls, examples: Examples) -> "Confusion":
+    def from_examples(cls, examples: Examples) -> "Confusion":
         """Counts one batch; nonzero values are positive."""
         label = examples.labels.astype(bool)
         prediction = examples.predictions.astype(bool)
@@ -250,8 +250,8 @@ def recall(
     Reference: `tf.compat.v1.metrics.recall`.
     """
     sums = _running(labels, predictions, weights, name, "recall")
-    found = sums.true_positives
-    value = ratio(found, found + sums.false_negatives)
+    positives = sums.true_positives
+    value = ratio(positives, positives + sums.false_negatives)
     return value, value
 
 
@@ -262,5 +262,5 @@ def _running(
     name: str | None,
     default: str,
 ) -> Confusion:
-    examples = Examples.of(labels, predictions, weights)
-    return accumulate(Confusion.of(examples), name, default)
+    examples = Examples.from_tensors(labels, predictions, weights)
+    return accumulate(Confusion.from_examples(examples), name, default)

@@ -24,8 +24,8 @@ _AUC_EPSILON = 1e-6
 
 _CURVES = ("ROC", "PR")
 _HEIGHTS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "trapezoidal": lambda left, right: (left + right) / 2,
-    "careful_interpolation": lambda left, right: (left + right) / 2,
+    "trapezoidal": lambda first, second: (first + second) / 2,
+    "careful_interpolation": lambda first, second: (first + second) / 2,
     "minoring": jnp.minimum,
     "majoring": jnp.maximum,
 }
@@ -84,7 +84,7 @@ def auc(  # noqa: PLR0913 - the original's arguments
     if thresholds is None:
         thresholds = _evenly_spaced(num_thresholds)
     thresholds = [-_MARGIN, *sorted(thresholds), 1 + _MARGIN]
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = accumulate(confusion_at(examples, thresholds), name, "auc")
     value = _area(sums, curve, summation_method)
     return value, value
@@ -136,7 +136,7 @@ def sensitivity_at_specificity(
     """
     check_fraction("specificity", specificity)
     thresholds = [-_MARGIN, *_evenly_spaced(num_thresholds), 1 + _MARGIN]
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     batch = confusion_at(examples, thresholds)
     sums = accumulate(batch, name, "sensitivity_at_specificity")
     distances = jnp.abs(_specificities(sums) - specificity)
@@ -190,7 +190,7 @@ def specificity_at_sensitivity(
     """
     check_fraction("sensitivity", sensitivity)
     thresholds = [-_MARGIN, *_evenly_spaced(num_thresholds), 1 - _MARGIN]
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     batch = confusion_at(examples, thresholds)
     sums = accumulate(batch, name, "specificity_at_sensitivity")
     distances = jnp.abs(_sensitivities(sums) - sensitivity)
@@ -210,13 +210,13 @@ def _evenly_spaced(num_thresholds: int) -> list[float]:
 
 
 def _sensitivities(sums: Confusion) -> jax.Array:
-    found = sums.true_positives
-    return found / (found + sums.false_negatives + _MARGIN)
+    positives = sums.true_positives
+    return positives / (positives + sums.false_negatives + _MARGIN)
 
 
 def _specificities(sums: Confusion) -> jax.Array:
-    found = sums.true_negatives
-    return found / (found + sums.false_positives + _MARGIN)
+    negatives = sums.true_negatives
+    return negatives / (negatives + sums.false_positives + _MARGIN)
 
 
 def _area(sums: Confusion, curve: str, summation_method: str) -> jax.Array:
@@ -247,8 +247,8 @@ def _interpolated_pr_area(sums: Confusion) -> jax.Array:
     step = right[:-1] - right[1:]
     slope = ratio(step, predicted[:-1] - predicted[1:])
     intercept = right[1:] - slope * predicted[1:]
-    both = (predicted[:-1] > 0) & (predicted[1:] > 0)
-    growth = jnp.where(both, ratio(predicted[:-1], predicted[1:]), 1)
+    has_predictions = (predicted[:-1] > 0) & (predicted[1:] > 0)
+    growth = jnp.where(has_predictions, ratio(predicted[:-1], predicted[1:]), 1)
     positives = right[1:] + sums.false_negatives[1:]
     areas = slope * (step + intercept * jnp.log(growth))
     return jnp.sum(ratio(areas, positives))

@@ -25,7 +25,7 @@ class Retrieved:
     false_negatives: jax.Array
 
     @classmethod
-    def of(
+    def from_ids(
         cls,
         labels: TensorLike,
         predictions_idx: TensorLike,
@@ -93,7 +93,7 @@ def precision_at_k(
     Reference: `tf.compat.v1.metrics.precision_at_k`.
     """
     ids = _top_k(predictions, k)
-    batch = Retrieved.of(labels, ids, class_id, weights)
+    batch = Retrieved.from_ids(labels, ids, class_id, weights)
     return _precision(batch, name, "precision_at_k")
 
 
@@ -134,7 +134,7 @@ def precision_at_top_k(
     Reference: `tf.compat.v1.metrics.precision_at_top_k`.
     """
     del k
-    batch = Retrieved.of(labels, predictions_idx, class_id, weights)
+    batch = Retrieved.from_ids(labels, predictions_idx, class_id, weights)
     return _precision(batch, name, "precision_at_top_k")
 
 
@@ -180,7 +180,7 @@ def recall_at_k(
     Reference: `tf.compat.v1.metrics.recall_at_k`.
     """
     ids = _top_k(predictions, k)
-    batch = Retrieved.of(labels, ids, class_id, weights)
+    batch = Retrieved.from_ids(labels, ids, class_id, weights)
     return _recall(batch, name, "recall_at_k")
 
 
@@ -220,7 +220,7 @@ def recall_at_top_k(
     Reference: `tf.compat.v1.metrics.recall_at_top_k`.
     """
     del k
-    batch = Retrieved.of(labels, predictions_idx, class_id, weights)
+    batch = Retrieved.from_ids(labels, predictions_idx, class_id, weights)
     return _recall(batch, name, "recall_at_top_k")
 
 
@@ -273,7 +273,7 @@ def average_precision_at_k(
     precisions = jnp.cumsum(is_wanted, axis=-1) / jnp.arange(1, k + 1)
     num_labels = jnp.sum((labels >= 0) & (labels < num_classes), axis=-1)
     values = jnp.sum(precisions * is_wanted, axis=-1) / jnp.minimum(num_labels, k)
-    batch = Average.of(values, weights)
+    batch = Average.from_values(values, weights)
     value = accumulate(batch, name, "average_precision_at_k").value()
     return value, value
 
@@ -310,22 +310,22 @@ def same_examples(
     """Returns arrays of shapes `[..., num_labels]` and `[..., k]`."""
     labels = as_classes(labels)
     ids = as_classes(predictions_idx)
-    given = labels.shape
+    original_shape = labels.shape
     if labels.ndim == ids.ndim - 1:
         labels = labels[..., None]
     if ids.ndim == 0 or labels.shape[:-1] != ids.shape[:-1]:
         raise ValueError(
             "Labels must have the shape [...] or [..., num_labels] for "
             "predictions of shape [..., k] or [..., num_classes]. Received: "
-            f"labels of shape {given}, predictions whose examples have shape "
+            f"labels of shape {original_shape}, predictions whose examples have shape "
             f"{ids.shape[:-1]}."
         )
     return labels, ids
 
 
-def is_in(ids: jax.Array, others: jax.Array) -> jax.Array:
+def is_in(ids: jax.Array, candidates: jax.Array) -> jax.Array:
     """Returns whether elements of the last dimension are among others."""
-    return jnp.any(ids[..., :, None] == others[..., None, :], axis=-1)
+    return jnp.any(ids[..., :, None] == candidates[..., None, :], axis=-1)
 
 
 def _is_first(ids: jax.Array) -> jax.Array:

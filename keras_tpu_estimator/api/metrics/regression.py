@@ -39,7 +39,7 @@ def mean_absolute_error(
 
     Reference: `tf.compat.v1.metrics.mean_absolute_error`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     error = jnp.abs(_difference(examples))
     value = running_mean(error, examples.weights, name, "mean_absolute_error")
     return value, value
@@ -76,7 +76,7 @@ def mean_squared_error(
 
     Reference: `tf.compat.v1.metrics.mean_squared_error`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     error = jnp.square(_difference(examples))
     value = running_mean(error, examples.weights, name, "mean_squared_error")
     return value, value
@@ -113,7 +113,7 @@ def root_mean_squared_error(
 
     Reference: `tf.compat.v1.metrics.root_mean_squared_error`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     error = jnp.square(_difference(examples))
     value = jnp.sqrt(
         running_mean(error, examples.weights, name, "root_mean_squared_error")
@@ -157,7 +157,7 @@ def mean_relative_error(
 
     Reference: `tf.compat.v1.metrics.mean_relative_error`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     normalizer, predicted = same_rank(normalizer, examples.predictions)
     if normalizer.shape != predicted.shape:
         raise ValueError(
@@ -210,7 +210,7 @@ def mean_cosine_distance(
 
     Reference: `tf.compat.v1.metrics.mean_cosine_distance`.
     """
-    examples = Examples.of(labels, predictions, None)
+    examples = Examples.from_tensors(labels, predictions, None)
     products = examples.labels * examples.predictions
     cosines = jnp.sum(products, axis=dim, keepdims=True)
     value = 1 - running_mean(cosines, weights, name, "mean_cosine_distance")

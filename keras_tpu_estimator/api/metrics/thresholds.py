@@ -57,7 +57,7 @@ def true_positives_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.true_positives_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "true_positives_at_thresholds")
     return sums.true_positives, sums.true_positives
 
@@ -98,7 +98,7 @@ def false_negatives_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.false_negatives_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "false_negatives_at_thresholds")
     return sums.false_negatives, sums.false_negatives
 
@@ -139,7 +139,7 @@ def true_negatives_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.true_negatives_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "true_negatives_at_thresholds")
     return sums.true_negatives, sums.true_negatives
 
@@ -180,7 +180,7 @@ def false_positives_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.false_positives_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "false_positives_at_thresholds")
     return sums.false_positives, sums.false_positives
 
@@ -223,7 +223,7 @@ def precision_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.precision_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "precision_at_thresholds")
     right = sums.true_positives
     value = right / (_EPSILON + right + sums.false_positives)
@@ -268,10 +268,10 @@ def recall_at_thresholds(
 
     Reference: `tf.compat.v1.metrics.recall_at_thresholds`.
     """
-    examples = Examples.of(labels, predictions, weights)
+    examples = Examples.from_tensors(labels, predictions, weights)
     sums = _running(examples, thresholds, name, "recall_at_thresholds")
-    found = sums.true_positives
-    value = found / (_EPSILON + found + sums.false_negatives)
+    positives = sums.true_positives
+    value = positives / (_EPSILON + positives + sums.false_negatives)
     return value, value
 
 

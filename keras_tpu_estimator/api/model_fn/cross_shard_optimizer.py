@@ -86,8 +86,8 @@ class CrossShardOptimizer:
                 "tf.train by the one of keras.optimizers with that name."
             )
         # The original's constants of tf.losses.Reduction are also accepted.
-        chosen = str(reduction).lower().removeprefix("weighted_")
-        if chosen not in ("mean", "sum"):
+        reduction_name = str(reduction).lower().removeprefix("weighted_")
+        if reduction_name not in ("mean", "sum"):
             raise ValueError(
                 "`reduction` must be 'mean' or 'sum'. Received: "
                 f"reduction={reduction!r}"
@@ -101,7 +101,7 @@ class CrossShardOptimizer:
         if group_assignment is not None:
             check_groups(group_assignment)
         self.optimizer = opt
-        self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
+        self.reduction: Reduction = "mean" if reduction_name == "mean" else "sum"
         self.name = name
         self._groups = group_assignment
         self._reduce_dtype = reduce_dtype
@@ -367,11 +367,11 @@ def slot(
             f"{shown(variable)}. Pass one of kte.trainable_variables()."
         )
     for optimizer in optimizers:
-        made = {each.path: each for each in optimizer.variables}
+        by_path = {state.path: state for state in optimizer.variables}
         for own_name in (name, *_ORIGINALS.get(name, ())):
             path = _path(optimizer, variable, own_name)
-            if path in made:
-                return made[path]
+            if path in by_path:
+                return by_path[path]
     return None
 
 
@@ -381,12 +381,13 @@ def slot_names(
     """Returns Keras's sorted names of slots; none before the first update."""
     return sorted(
         {
-            made.path.removeprefix(prefix).removesuffix(suffix)
+            slot_variable.path.removeprefix(prefix).removesuffix(suffix)
             for optimizer in optimizers
             for updated in keras_models.updated_variables(optimizer)
             for prefix, suffix in [_path(optimizer, updated, "\0").split("\0")]
-            for made in optimizer.variables
-            if made.path.startswith(prefix) and made.path.endswith(suffix)
+            for slot_variable in optimizer.variables
+            if slot_variable.path.startswith(prefix)
+            and slot_variable.path.endswith(suffix)
         }
     )
 

@@ -98,27 +98,27 @@ class ClassificationOutput(ExportOutput):
 
     def __init__(self, scores: Any = None, classes: Any = None):
         outputs = {"scores": scores, "classes": classes}
-        given = {k: v for k, v in outputs.items() if v is not None}
-        if not given:
+        tensors = {k: v for k, v in outputs.items() if v is not None}
+        if not tensors:
             raise ValueError(
                 "ClassificationOutput must have `scores` or `classes`. "
                 "Received None for both. Pass scores=softmax(logits)."
             )
-        for name, value in given.items():
-            given[name] = _tensor("ClassificationOutput", name, value)
-        if scores is not None and not _is_floating(given["scores"]):
+        for name, value in tensors.items():
+            tensors[name] = _tensor("ClassificationOutput", name, value)
+        if scores is not None and not _is_floating(tensors["scores"]):
             raise ValueError(
                 "The `scores` of ClassificationOutput must be floats. "
-                f"Received: {given['scores'].dtype}. Cast them with "
+                f"Received: {tensors['scores'].dtype}. Cast them with "
                 "keras.ops.cast(scores, 'float32')."
             )
-        if classes is not None and given["classes"].dtype != "string":
+        if classes is not None and tensors["classes"].dtype != "string":
             raise ValueError(
                 "The `classes` of ClassificationOutput must be strings. "
-                f"Received: {given['classes'].dtype}. Turn ids into names "
+                f"Received: {tensors['classes'].dtype}. Turn ids into names "
                 "with keras_tpu_estimator.outside_compilation."
             )
-        super().__init__(given, "classify")
+        super().__init__(tensors, "classify")
 
     @property
     def scores(self) -> Any:

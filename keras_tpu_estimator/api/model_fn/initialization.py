@@ -140,14 +140,14 @@ def init_from_checkpoint(
     }
     reader = load_checkpoint(ckpt_dir_or_file)
     names = resolve_assignments(assignment_map, variables, reader)
-    known = {path: source.name for path, source in target.sources.items()}
+    earlier_names = {path: source.name for path, source in target.sources.items()}
     for path, name in names.items():
         target.sources[path] = Source(reader, name)
-    if names.items() <= known.items():
+    if names.items() <= earlier_names.items():
         return  # An earlier trace of the same function has logged it.
     for path, name in names.items():
         _logger.debug("Initial value of %s: %s in %s", path, name, reader.path)
-    trainable = [path for path, each in variables.items() if each.trainable]
+    trainable = [path for path, variable in variables.items() if variable.trainable]
     _report(trainable, target.sources, reader)
 
 
@@ -157,15 +157,17 @@ def _report(
     reader: CheckpointReader,
 ) -> None:
     """Logs the number of initialized variables, and the names of the others."""
-    left = sorted(set(trainable) - set(sources))
+    uninitialized = sorted(set(trainable) - set(sources))
     _logger.log(
-        logging.WARNING if left else logging.INFO,
+        logging.WARNING if uninitialized else logging.INFO,
         "%d of %d trainable variables have initial values from checkpoints, "
         "the last from %s.%s",
-        len(trainable) - len(left),
+        len(trainable) - len(uninitialized),
         len(trainable),
         reader.path,
-        f" The others keep their initializers: {', '.join(left)}." if left else "",
+        f" The others keep their initializers: {', '.join(uninitialized)}."
+        if uninitialized
+        else "",
     )
 
 

@@ -84,12 +84,12 @@ def jax_params(
     leaves = leaves_of(tree)
     # Variables created in an inner trace, such as that of `jax.checkpoint`,
     # whose tensors are only valid in it.
-    again = functools.cache(lambda: leaves_of(make()))
+    outer_leaves = functools.cache(lambda: leaves_of(make()))
     if not any(leaf.is_array for leaf in leaves):
         raise ValueError(
             f"`init` must be, or return, a pytree with arrays. Received: {shown(tree)}."
         )
-    values, made = [], {}
+    values, variables = [], {}
     flags = _flags(trainable, tree)
     for number, leaf in enumerate(leaves):
         if not leaf.is_array:
@@ -100,13 +100,15 @@ def jax_params(
             _check_trainable(leaf, trained, name)
             path = _path(parents, leaf)
             is_given = path in scope.values and path not in scope.program_variables
-            made[leaf.parts] = make_variable(
+            variables[leaf.parts] = make_variable(
                 leaf,
                 parents,
                 trained,
-                initial=functools.partial(_value, again, number) if is_given else None,
+                initial=functools.partial(_value, outer_leaves, number)
+                if is_given
+                else None,
             )
-        value = scope.get_current_value(made[leaf.parts])
+        value = scope.get_current_value(variables[leaf.parts])
         values.append(as_leaf(value, leaf.key_impl))
     pytree: Tree = with_values(tree, values)
     return pytree

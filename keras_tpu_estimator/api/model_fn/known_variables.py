@@ -80,9 +80,9 @@ def get_global_step() -> Any:
 
 
 def _variables(caller: str) -> Iterable[keras.Variable]:
-    made = program_variables()
-    if current_scope() is None and made:
-        return made.values()
+    variables = program_variables()
+    if current_scope() is None and variables:
+        return variables.values()
     return scope_for(caller).objects.values()
 
 

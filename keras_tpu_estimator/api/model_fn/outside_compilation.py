@@ -119,16 +119,16 @@ def with_host_tensors(tree: PyTree, finish: Callable[[Any], Any]) -> PyTree:
     """Replaces the host tensors in a pytree by results of `finish`, which is called
     with TensorFlow tensors.
     """
-    done: dict[Call, list[Any]] = {}
+    results_by_call: dict[Call, list[Any]] = {}
 
     def computed(leaf: Any) -> Any:
         if not isinstance(leaf, HostTensor):
             return leaf
-        if leaf.call not in done:
-            done[leaf.call] = leaf.call.results(
+        if leaf.call not in results_by_call:
+            results_by_call[leaf.call] = leaf.call.results(
                 [computed(tensor) for tensor in leaf.tensors]
             )
-        return done[leaf.call][leaf.index]
+        return results_by_call[leaf.call][leaf.index]
 
     return jax.tree.map(
         lambda leaf: finish(computed(leaf)) if is_host_tensor(leaf) else leaf,

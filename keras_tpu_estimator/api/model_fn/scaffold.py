@@ -88,8 +88,8 @@ class InitSession(Session):
                 f"The path of a variable must exist. Received: {path!r}. Use one of "
                 f"{sorted(self._values)}."
             )
-        own = tuple(self._values[path].shape)
-        return (self._rows[path], *own[1:]) if path in self._rows else own
+        shape = tuple(self._values[path].shape)
+        return (self._rows[path], *shape[1:]) if path in self._rows else shape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,8 +173,8 @@ class EstimatorSpec(NamedTupleLike):
             validate_hooks(self.training_chief_hooks, "training_chief_hooks"),
         )
         _check_common(self)
-        taken = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
-        metric_ops = check_metric_ops(self.eval_metric_ops, taken)
+        reserved_names = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
+        metric_ops = check_metric_ops(self.eval_metric_ops, reserved_names)
         _set(self, "eval_metric_ops", metric_ops)
         if self.scaffold is None:
             _set(self, "scaffold", Scaffold())
@@ -243,9 +243,9 @@ def _set(record: Any, name: str, value: Any) -> None:
     object.__setattr__(record, name, value)
 
 
-def _check_host_functions(spec: Spec, *others: str) -> None:
+def _check_host_functions(spec: Spec, *names: str) -> None:
     """Checks and normalizes the pairs of a function and tensors."""
-    for name in (*others, "host_call", "train_metrics"):
+    for name in (*names, "host_call", "train_metrics"):
         pair = getattr(spec, name)
         if pair is not None:
             _set(spec, name, checked_host_function(name, pair))

@@ -57,7 +57,7 @@ class OwnNames(NamedTuple):
 
     def check(self, name: str) -> None:
         """Raises a `ValueError` if a metric has one of these names."""
-        if any(fnmatch.fnmatchcase(str(name), each) for each in self.patterns):
+        if any(fnmatch.fnmatchcase(str(name), pattern) for pattern in self.patterns):
             names = ", ".join(map(repr, self.patterns))
             raise ValueError(
                 f"A metric cannot be named {name!r}, because {self.owner} its "

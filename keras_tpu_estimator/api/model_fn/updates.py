@@ -154,8 +154,8 @@ class TrainOp(Update):
             rates = list(scalars)
             if self._by_loss:
                 loss = rates.pop()
-                for each in self._by_loss:
-                    stack.enter_context(each.at_loss(loss))
+                for optimizer in self._by_loss:
+                    stack.enter_context(optimizer.at_loss(loss))
             singles = single_optimizers(self.optimizer)
             stack.enter_context(at_rates(singles, rates))
             yield
@@ -164,9 +164,11 @@ class TrainOp(Update):
     def _by_loss(self) -> list[Optax]:
         """The optimizers that use the loss, if it is given."""
         return [
-            each
-            for each in single_optimizers(self.optimizer)
-            if isinstance(each, Optax) and each.takes_loss and self.loss is not None
+            optimizer
+            for optimizer in single_optimizers(self.optimizer)
+            if isinstance(optimizer, Optax)
+            and optimizer.takes_loss
+            and self.loss is not None
         ]
 
     def reduced(
@@ -218,12 +220,12 @@ class TrainOp(Update):
         singles = single_optimizers(self.optimizer)
         # Optimizers may have been built for an earlier trace's loss or for
         # another loss.
-        for each in {self.optimizer, *singles}:
-            each.built = False
-        by_optax = [each for each in singles if isinstance(each, Optax)]
+        for optimizer in {self.optimizer, *singles}:
+            optimizer.built = False
+        by_optax = [optimizer for optimizer in singles if isinstance(optimizer, Optax)]
         # Keras schedules use a count, which the update increments. Optax
         # schedules are evaluated in the update.
-        rates = _rates(each for each in singles if each not in by_optax)
+        rates = _rates(optimizer for optimizer in singles if optimizer not in by_optax)
         with scope_for("TrainOp.apply").numbering():
             self.optimizer.apply(list(tensors), self.variables)
         return {**rates, **_rates(by_optax)}
@@ -231,7 +233,7 @@ class TrainOp(Update):
 
 def _rates(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
     """Returns the known learning rates by optimizer name."""
-    rates = {each.name: each.learning_rate for each in optimizers}
+    rates = {optimizer.name: optimizer.learning_rate for optimizer in optimizers}
     return {
         name: keras.ops.cast(rate, "float32")
         for name, rate in rates.items()
@@ -269,8 +271,8 @@ def computed_rates(
     `model_fn` set; skips optimizers with a number or a Keras schedule.
     """
     return tuple(
-        _scalar(_call(function, global_step), each)
-        for each, function in _computed(optimizers)
+        _scalar(_call(function, global_step), optimizer)
+        for optimizer, function in _computed(optimizers)
     )
 
 
@@ -280,8 +282,8 @@ def at_rates(
 ) -> Iterator[None]:
     """Sets the learning rates of optimizers in a `with` block."""
     with contextlib.ExitStack() as stack:
-        for (each, _), rate in zip(_computed(optimizers), rates, strict=True):
-            stack.enter_context(keras_models.at_rate(each, rate))
+        for (optimizer, _), rate in zip(_computed(optimizers), rates, strict=True):
+            stack.enter_context(keras_models.at_rate(optimizer, rate))
         yield
 
 
@@ -289,9 +291,9 @@ def _computed(
     optimizers: Sequence[keras.optimizers.Optimizer],
 ) -> list[tuple[keras.optimizers.Optimizer, Callable[..., Any]]]:
     return [
-        (each, function)
-        for each in optimizers
-        if (function := keras_models.rate_function(each)) is not None
+        (optimizer, function)
+        for optimizer in optimizers
+        if (function := keras_models.rate_function(optimizer)) is not None
     ]
 
 

@@ -141,7 +141,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             TypeError: `var_names` is not a list of str.
             ValueError: An element is not a regular expression.
         """
-        paths = [f"^{re.escape(each.path)}$" for each in var_list or ()]
+        paths = [f"^{re.escape(variable.path)}$" for variable in var_list or ()]
         names = checked("var_names", var_names)
         self.not_decayed = [*self.not_decayed, *paths, *names]
 
@@ -166,8 +166,8 @@ def checked(argument: str, patterns: Iterable[str] | None) -> list[str]:
             f"`{argument}` must be a list of regular expressions. Received: "
             f"{patterns!r}. Write [{patterns!r}]."
         )
-    found = list(patterns or ())
-    for pattern in found:
+    listed = list(patterns or ())
+    for pattern in listed:
         if not isinstance(pattern, str):
             raise TypeError(
                 f"`{argument}` must contain regular expressions as str. "
@@ -182,7 +182,7 @@ def checked(argument: str, patterns: Iterable[str] | None) -> list[str]:
                 f"{pattern!r}, which is invalid: {error}. Escape it with "
                 "re.escape if it is a name."
             ) from error
-    return found
+    return listed
 
 
 def match(patterns: Iterable[str], variable: keras.Variable) -> bool:

@@ -183,8 +183,8 @@ class LAMB(AdamWeightDecay):
     @property
     def not_adapted(self) -> list[str]:
         """The patterns in the paths of variables with Adam's update."""
-        given = self._not_adapted
-        return self.not_decayed if given is None else given
+        patterns = self._not_adapted
+        return self.not_decayed if patterns is None else patterns
 
     def direction(self, gradient: Any, variable: keras.Variable) -> Any:
         """Returns the direction, which is multiplied by the learning rate."""

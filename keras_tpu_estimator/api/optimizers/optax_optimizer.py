@@ -91,7 +91,7 @@ class Optax(keras.optimizers.Optimizer):
         super().build(list(variables))
         state = self.tx.init(_tree(variables, map(_first_value, variables)))
         leaves = leaves_of(jax.tree.map(jnp.asarray, state), positions=False)
-        shapes = {each.path: tuple(each.shape) for each in variables}
+        shapes = {variable.path: tuple(variable.shape) for variable in variables}
         self._structure = jax.tree.structure(state)
         self._state = tuple(self._make(leaf, shapes) for leaf in leaves)
         self._key_impls = tuple(leaf.key_impl for leaf in leaves)
@@ -117,7 +117,7 @@ class Optax(keras.optimizers.Optimizer):
         if trainable_variables is not None:
             self.build(trainable_variables)
         variables = list(trainable_variables or keras_models.updated_variables(self))
-        params = _tree(variables, (each.value for each in variables))
+        params = _tree(variables, (variable.value for variable in variables))
         loss = {} if self._loss is None else {"value": self._loss}
         updates, state = self.tx.update(
             _tree(variables, grads), self._current_state(), params, **loss
@@ -138,7 +138,7 @@ class Optax(keras.optimizers.Optimizer):
         """Whether `update` accepts `value`, or any keyword."""
         parameters = inspect.signature(self.tx.update).parameters
         return "value" in parameters or any(
-            each.kind is each.VAR_KEYWORD for each in parameters.values()
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
         )
 
     @contextlib.contextmanager
@@ -186,12 +186,12 @@ class Optax(keras.optimizers.Optimizer):
         self, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]
     ) -> keras.Variable:
         """Creates the variable of an array of the state."""
-        made = make_variable(leaf, [self.name], trainable=False, of=SlotVariable)
+        variable = make_variable(leaf, [self.name], trainable=False, of=SlotVariable)
         tails = ("/".join(leaf.parts[n:]) for n in range(len(leaf.parts)))
-        shape = tuple(made.shape)
-        if isinstance(made, SlotVariable):
-            made.owner = next((p for p in tails if shapes.get(p) == shape), None)
-        return made
+        shape = tuple(variable.shape)
+        if isinstance(variable, SlotVariable):
+            variable.owner = next((p for p in tails if shapes.get(p) == shape), None)
+        return variable
 
     def _current_state(self) -> PyTree:
         values = [
@@ -244,10 +244,10 @@ def _tree(variables: Iterable[keras.Variable], values: Iterable[Any]) -> PyTree:
 
 def _values(variables: Iterable[keras.Variable], tree: PyTree) -> list[Any]:
     """Returns the values of such dicts, in the order of the variables."""
-    found = []
+    values = []
     for variable in variables:
         value = tree
         for part in variable.path.split("/"):
             value = value[part]
-        found.append(value)
-    return found
+        values.append(value)
+    return values

@@ -46,7 +46,7 @@ class SM3(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._accumulators = [self._vectors(each) for each in variables]
+        self._accumulators = [self._vectors(variable) for variable in variables]
         self._momentums = (
             self.add_optimizer_variables(variables, "momentum") if self.momentum else []
         )
@@ -86,13 +86,13 @@ class SM3(keras.optimizers.Optimizer):
             squares = accumulators[0] + ops.square(gradient)
             self.assign(accumulators[0], squares)
             return squares
-        others = [[j for j in range(rank) if j != i] for i in range(rank)]
+        other_axes = [[j for j in range(rank) if j != i] for i in range(rank)]
         bounds = [
             ops.expand_dims(vector, axes)
-            for vector, axes in zip(accumulators, others, strict=True)
+            for vector, axes in zip(accumulators, other_axes, strict=True)
         ]
         squares = functools.reduce(ops.minimum, bounds) + ops.square(gradient)
-        for vector, axes in zip(accumulators, others, strict=True):
+        for vector, axes in zip(accumulators, other_axes, strict=True):
             self.assign(vector, ops.max(squares, axis=axes))
         return squares
 
