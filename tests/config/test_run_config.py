@@ -10,6 +10,7 @@ import pytest
 from helpers import in_cluster
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.config.options import is_anything, options_of
 
 
 class Cluster:
@@ -110,12 +111,18 @@ def properties_of(config):
 
 def test_every_field_is_checked():
     """Each field is checked by its `option` or by its conversion."""
-    fields = [field for field in dataclasses.fields(kte.RunConfig) if field.init]
+    options = options_of(kte.RunConfig)
+    fields = [field.name for field in dataclasses.fields(kte.RunConfig) if field.init]
+    assert [*options] == fields
     converted = {
         *("tpu_config", "model_dir", "executables", "metric_writers"),
         "compilation_cache_dir",
     }
-    assert converted == {f.name for f in fields if "option" not in f.metadata}
+    assert converted == {
+        name
+        for name, option in options.items()
+        if option.is_valid is is_anything and option.unread is None
+    }
 
 
 def test_config_is_immutable_and_equal_by_value():

@@ -1,6 +1,5 @@
 """Checks of the fields of a `RunConfig`, and fields without effect."""
 
-import dataclasses
 import inspect
 import re
 import warnings
@@ -63,50 +62,6 @@ def takes_op(function: object) -> bool:
     return callable(function) and list(inspect.signature(function).parameters) == ["op"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """The facts about a field of a `RunConfig`, besides its type and default.
-
-    Attributes:
-        is_valid: Whether a value other than `None` is valid.
-        expected: A description of valid values, for errors.
-        unread: The values of a field without effect that do not warn, or `None`
-            if the field has an effect.
-    """
-
-    is_valid: Callable[[object], bool]
-    expected: str
-    unread: tuple[object, ...] | None
-
-
-def option(
-    default: object,
-    is_valid: Callable[[object], bool],
-    expected: str,
-    unread: tuple[object, ...] | None = None,
-    is_hashable: bool = True,
-) -> Any:
-    """Returns a dataclass field with the facts of an `Option`."""
-    facts = Option(is_valid, expected, unread)
-    return dataclasses.field(
-        default=default,
-        hash=None if is_hashable else False,
-        metadata={"option": facts},
-    )
-
-
-def without_effect(
-    default: object,
-    is_valid: Callable[[object], bool] = is_anything,
-    expected: str = "",
-    unread: tuple[object, ...] = (),
-) -> Any:
-    """Returns a dataclass field that is accepted and has no effect; values in
-    `unread` do not warn.
-    """
-    return option(default, is_valid, expected, (default, *unread))
-
-
 class Unset:
     """A default `value` that differs from the same value set by the caller."""
 
@@ -117,41 +72,88 @@ class Unset:
         return repr(self.value)
 
 
-class Kept:
-    """The class attribute that `super()` finds instead of a field."""
+class Option:
+    """A descriptor that stores a field's value in the configuration under its name, so
+    that a property of a subclass can replace the field and read it by `super()`.
 
-    def __init__(self, name: str, default: object):
+    It is the default of the field, as `dataclasses` defines for descriptors.
+
+    Attributes:
+        default: The default value.
+        is_valid: Whether a value other than `None` is valid.
+        expected: A description of valid values, for errors.
+        unread: The values of a field without effect that do not warn, or `None`
+            if the field has an effect.
+        is_hashable: Whether all values of the field have a hash.
+    """
+
+    def __init__(
+        self,
+        default: object,
+        is_valid: Callable[[object], bool],
+        expected: str,
+        unread: tuple[object, ...] | None = None,
+        is_hashable: bool = True,
+    ):
+        self.default = default
+        self.is_valid = is_valid
+        self.expected = expected
+        self.unread = unread
+        self.is_hashable = is_hashable
+
+    def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
-        self._default = default
 
     def __get__(self, config: object, owner: type) -> Any:
-        if config is None:
-            return self._default
-        return vars(config).get(self._name, self._default)
+        return self.default if config is None else vars(config)[self._name]
+
+    def __set__(self, config: object, value: object) -> None:
+        vars(config)[self._name] = value
+
+    def store(self, config: object, value: object) -> None:
+        """Stores a value for a property of a subclass, to which `Unset` is unknown."""
+        self.__set__(config, value.value if isinstance(value, Unset) else value)
 
 
-def keep(name: str, config: object, value: object) -> None:
-    """Stores the value of a field where `Kept` finds it."""
-    vars(config)[name] = value.value if isinstance(value, Unset) else value
+# A function, because type checkers compare the type of a default with the field's.
+def option(
+    default: object,
+    is_valid: Callable[[object], bool] = is_anything,
+    expected: str = "",
+    is_hashable: bool = True,
+) -> Any:
+    """Returns an `Option` with an effect; `RunConfig` converts one of any value."""
+    return Option(default, is_valid, expected, is_hashable=is_hashable)
 
 
-def _options(config: Any) -> dict[str, Option]:
-    """Returns the facts about the fields by name, in their order; fields that
-    `RunConfig` itself converts and checks have none.
+def without_effect(
+    default: object,
+    is_valid: Callable[[object], bool] = is_anything,
+    expected: str = "",
+    unread: tuple[object, ...] = (),
+) -> Any:
+    """Returns an `Option` that is accepted and has no effect; values in `unread` do not
+    warn.
     """
+    return Option(default, is_valid, expected, (default, *unread))
+
+
+def options_of(kind: type) -> dict[str, Option]:
+    """Returns the options of a class and its bases by name, in their order."""
     return {
-        field.name: field.metadata["option"]
-        for field in dataclasses.fields(config)
-        if "option" in field.metadata
+        name: value
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, Option)
     }
 
 
 def check_fields(config: Any) -> None:
     """Checks the fields of a `RunConfig` one by one; `None` passes."""
-    for name, facts in _options(config).items():
+    for name, option in options_of(type(config)).items():
         value = getattr(config, name)
-        if value is not None and not facts.is_valid(value):
-            raise ValueError(f"`{name}` must be {facts.expected}. Received: {value!r}")
+        if value is not None and not option.is_valid(value):
+            raise ValueError(f"`{name}` must be {option.expected}. Received: {value!r}")
     _check_strategies(config)
 
 
@@ -237,10 +239,10 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     names_to_check = None if among is None else set(among)
     names = [
         name
-        for field, facts in _options(config).items()
-        if facts.unread is not None
+        for field, option in options_of(type(config)).items()
+        if option.unread is not None
         and (names_to_check is None or field in names_to_check)
-        and getattr(config, field) not in facts.unread
+        and getattr(config, field) not in option.unread
         for name in _set_within(field, getattr(config, field))
     ]
     if names_to_check is not None and "tpu_config" not in names_to_check:

@@ -2,13 +2,11 @@
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.api.config.options import (
     ChosenWriters,
-    Kept,
     Unset,
     agreed_dir,
     check_cluster,
@@ -22,8 +20,8 @@ from keras_tpu_estimator.api.config.options import (
     is_one_of,
     is_positive,
     is_session_config,
-    keep,
     option,
+    options_of,
     set_without_effect,
     takes_op,
     warn_without_effect,
@@ -193,12 +191,12 @@ class RunConfig:
               save_checkpoints_secs=None, keep_checkpoint_max=2)
     """
 
-    tpu_config: TPUConfig = TPUConfig()
+    tpu_config: TPUConfig = option(TPUConfig())
     evaluation_master: str | None = without_effect(None, unread=("",))
     master: str | None = without_effect(None, unread=("",))
     cluster: object = without_effect(None)
     _: dataclasses.KW_ONLY
-    model_dir: PathLike | None = None
+    model_dir: PathLike | None = option(None)
     tf_random_seed: int | None = option(None, is_int, "an int, or None for no seed")
     save_summary_steps: int | None = option(
         100, is_not_negative, ">= 0; 0 or None for none"
@@ -295,28 +293,24 @@ class RunConfig:
     )
     shard_optimizer: bool = option(False, is_bool, "a bool")
     fsdp: bool = option(False, is_bool, "a bool")
-    executables: PathLike | None = None
-    compilation_cache_dir: PathLike | None = None
+    executables: PathLike | None = option(None)
+    compilation_cache_dir: PathLike | None = option(None)
     random_bits: str | None = option(
         None,
         is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
         "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
     )
     synchronize_batch_norm: bool = option(False, is_bool, "a bool")
-    metric_writers: Any = dataclasses.field(
-        default=("tensorboard", "jsonl"), hash=False
-    )
-    _task: Task = dataclasses.field(init=False, repr=False, hash=False)
+    metric_writers: Any = option(("tensorboard", "jsonl"), is_hashable=False)
+    _task: Task = dataclasses.field(init=False, repr=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lets a property of a subclass override a field; in it, `super()` returns the
-        value that the constructor received.
-        """
+        """Lets the constructor store a field that a property of a subclass replaces."""
         super().__init_subclass__(**kwargs)
-        for name, own in list(vars(cls).items()):
-            is_field = name in RunConfig.__dataclass_fields__
-            if is_field and isinstance(own, property) and own.fset is None:
-                setattr(cls, name, own.setter(functools.partial(keep, name)))
+        for name, replaced in options_of(RunConfig).items():
+            member = vars(cls).get(name)
+            if isinstance(member, property) and member.fset is None:
+                setattr(cls, name, member.setter(replaced.store))
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster, self.master, self.session_config)
@@ -402,6 +396,10 @@ class RunConfig:
         self._warn_of(set_without_effect(new, kwargs), stacklevel=4)
         return new
 
+    def __hash__(self) -> int:
+        options = options_of(RunConfig).items()
+        return hash(tuple(getattr(self, n) for n, o in options if o.is_hashable))
+
     def __repr__(self) -> str:
         shown = [f"{name}={value!r}" for name, value in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -467,11 +465,6 @@ class RunConfig:
         self._set("evaluation_master", evaluation)
 
 
-for _field in dataclasses.fields(RunConfig):
-    if _field.init:
-        setattr(RunConfig, _field.name, Kept(_field.name, _field.default))
-
-
 def set_fields(config: RunConfig) -> dict[str, Any]:
     """Returns the fields of a configuration that differ from `RunConfig()`."""
     # A front end may have its own class of `TPUConfig`.
@@ -492,9 +485,8 @@ def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
 
 def _settled_defaults() -> dict[str, object]:
     """Returns the fields of a `RunConfig()` of a process without TF_CONFIG."""
-    fields = dataclasses.fields(RunConfig)
-    defaults = {field.name: field.default for field in fields if field.init}
-    return defaults | {
+    options = options_of(RunConfig).items()
+    return {name: option.default for name, option in options} | {
         "master": "",
         "evaluation_master": "",
         "save_checkpoints_steps": None,

@@ -177,8 +177,9 @@ class Shutdown:
 class ProgramEnd:
     """A record of the uncaught error or exit code of the program.
 
-    It observes calls of `sys.exit`, `exit` and `quit`. From Python 3.12 on, it observes
-    every `SystemExit` that leaves the script.
+    Python tells functions of `atexit` neither of them, so this observes what sets them:
+    `sys.excepthook`, and calls of `sys.exit`, `exit` and `quit`. From Python 3.12 on,
+    it also observes every `SystemExit` that leaves the script.
 
     Attributes:
         error: The uncaught error that ends the program, or `None`.
