@@ -21,7 +21,8 @@ Sums = TypeVar("Sums", bound="DataclassInstance")
 
 
 class Accumulator(keras.metrics.Metric):
-    """A metric that adds records of sums, with one variable for each field.
+    """A metric that is a record of sums over examples, so that batches and cores can be
+    added up in any order, with one variable for each field.
 
     If variables live by path, as in a `metric_fn`, an accumulator continues from the
     totals of the last batch; elsewhere it starts from zero. `name` is the prefix of the

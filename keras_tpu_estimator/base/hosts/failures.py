@@ -76,7 +76,11 @@ class Problem:
 
 
 class Failures:
-    """The published failures of all processes."""
+    """The published failures of all processes, by call.
+
+    A failure ends the processes in which the same call has not failed; if it has failed
+    in all, each program may continue.
+    """
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index

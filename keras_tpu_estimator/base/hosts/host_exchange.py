@@ -49,9 +49,11 @@ class Compared(Protocol):
 
 
 class HostExchange:
-    """Rounds of agreement between processes on one subject.
+    """Rounds in which each process writes a value, and the last one to arrive combines
+    them to the result of all.
 
-    All processes must call the same methods in the same order, each on one thread at a
+    No process is special, so a round takes one write and one read of each. All
+    processes must call the same methods in the same order, each on one thread at a
     time, and must begin the exchanges about one subject in the same order. The values
     are deleted when all processes have closed the exchange.
 

@@ -51,7 +51,10 @@ class End:
 
 
 class Shutdown:
-    """The shutdown of all processes, together or after a failure."""
+    """The shutdown, in which no process exits before all have ended or know the cause.
+
+    If one exited early, JAX would abort the others without a message.
+    """
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index

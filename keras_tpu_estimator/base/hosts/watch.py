@@ -29,7 +29,8 @@ _PATIENCE_SECS = 120.0
 
 
 class Watch:
-    """The watch of this process over the others.
+    """A thread that publishes that its process is alive, and ends the process if it
+    would wait forever for another one.
 
     Args:
         reported: Returns a problem that other processes have reported.

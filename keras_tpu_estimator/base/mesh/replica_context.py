@@ -225,7 +225,8 @@ Specs: TypeAlias = Mapping[str, PartitionSpec | bool]
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaShards:
-    """The shards of one variable, for the code of one replica.
+    """A variable of which each replica stores a shard: it gathers the shards where the
+    variable is read, and receives its shard of the summed gradient.
 
     Attributes:
         dimension: The dimension of the variable that is split over the replicas.

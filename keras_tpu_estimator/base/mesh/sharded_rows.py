@@ -19,7 +19,8 @@ def padded_rows(rows: int, sharding: jax.sharding.Sharding) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ShardedRows:
-    """Rows that are sharded over all cores, and a batch that may be too.
+    """Rows that are sharded over all cores, each of which looks up its own rows for the
+    batch of all.
 
     The first core has the first rows. `is_split` means that each replica has its own
     slice of the batch.

@@ -74,7 +74,8 @@ class _Gathering:
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A pure function whose variables are arguments.
+    """A pure function whose variables are arguments and, if assigned, results, so that
+    JAX can transform a function that reads and assigns Keras variables.
 
     Attributes:
         paths: Paths of the variables that it uses, in the order of its arguments.

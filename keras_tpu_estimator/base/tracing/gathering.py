@@ -68,7 +68,8 @@ def gathering(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Adjacent operations, and the operations on variables that they depend on.
+    """Adjacent operations, with a copy of the operations on variables that they need,
+    so that no result of these stays in memory for a later piece.
 
     Attributes:
         function: All of these operations.

@@ -198,7 +198,12 @@ _READS = ("get", "masked_load")
 
 
 class Analysis(abc.ABC, Generic[Fact]):
-    """The facts of values. There are finitely many, and `join` is monotonic."""
+    """Facts of values that follow from the facts of the values they depend on, whatever
+    the numbers are.
+
+    There are finitely many facts and `join` is monotonic, so that the facts of a loop
+    stop changing after some rounds.
+    """
 
     @abc.abstractmethod
     def constant(self, atom: Any) -> Fact:

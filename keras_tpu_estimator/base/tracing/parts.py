@@ -48,7 +48,8 @@ def evaluate_by_parts(
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a function, equal to other parts with the same computation.
+    """A part of a function, equal to other parts with the same computation, with which
+    it shares a compiled program.
 
     The key is the computation in a comparable form.
     """

@@ -103,7 +103,11 @@ class NoScopeError(ValueError):
 
 
 class VariableScope(keras.StatelessScope):
-    """Resolves all variables by path while a function is traced.
+    """One variable for each path in a trace, although `model_fn` makes its layers again
+    each time that it runs.
+
+    The first read of a variable without a value makes its initial value; this value and
+    those of known variables become arguments of the traced function.
 
     Args:
         variables: The program's variables by path.
