@@ -241,6 +241,7 @@ class DryRun:
                 f"{_MOST_CALLS} times. Make it end even if no checkpoint is "
                 "written, because a dry run writes none."
             )
+        # A script that trains in a loop makes the same call many times.
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
             names = ", ".join(topology.name for topology in self._topologies)

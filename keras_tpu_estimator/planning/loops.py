@@ -182,6 +182,7 @@ def _step(body: Computation, index: int) -> int | None:
     value = _element(body, (body.root.name,) if body.root else (), index)
     total = 0
     while value is not None and value.opcode == "add":
+        # XLA may write the constant first, and may merge two rounds into one.
         one, other = (_origin(body, name) for name in value.operands)
         if _constant(one) is not None:
             one, other = other, one

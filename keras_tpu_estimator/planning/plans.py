@@ -260,6 +260,7 @@ def _with_batch_size(
     size = error.batch_size
     if not size or call.batch_size is None:
         return error
+    # An estimate may still be too large. Each failure gives a new one.
     for _ in range(_MOST_ADVICE):
         smaller = call.with_batch_size(size)
         try:

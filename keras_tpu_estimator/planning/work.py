@@ -154,6 +154,7 @@ def _bytes_of_fusion(
         number = int(instruction.literal)
         array = operands[number] if number < len(operands) else instruction.type
         users = _users(inner, instruction.name)
+        # A fusion reads of a large array only the slices that it uses.
         if users and all(user.opcode in _SLICES for user in users):
             read += sum(
                 min(_sized(user.type), _main_memory_bytes(array)) for user in users

@@ -83,6 +83,7 @@ def boxes_of_run(
     if len(shape) == 1:
         yield start, IndexRanges((start,), (stop,))
         return
+    # The end of one row, complete rows, and the start of another one, if they exist.
     first, last = -(-start // row), stop // row
     if first > last:
         yield from _of_row(last, start, stop, shape)

@@ -51,6 +51,7 @@ def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
 
 def _shared(value: Any) -> list[Any]:
     """Returns the shared objects among all that a value refers to."""
+    # A deep copy reaches the objects at any depth, so its memo must contain all.
     shared, ids, waiting = [], set(), [value]
     while waiting:
         value = waiting.pop()

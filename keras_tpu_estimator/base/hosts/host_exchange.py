@@ -284,6 +284,7 @@ class HostExchange:
             self._check_open()
             membership.store.write(f"{self._values()}/{membership.index}", value)
             total = membership.store.increment(f"{_FOLDER}/{self._name}/arrived")
+        # The count is that of all rounds, because resetting it would need a round.
         return total - (self._round - 1) * membership.count
 
     def _folder(self, number: int) -> str:

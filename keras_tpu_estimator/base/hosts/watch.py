@@ -149,6 +149,7 @@ class Watch:
         alive = self._store.published_by_process(_FOLDER)
         problem = self._silent(alive, now) or self._stuck(alive, now)
         fields = None if problem is None else dataclasses.astuple(problem)
+        # The number of beats shows the others that process 0 still judges.
         self._store.publish(_VERDICT, 0, [self._beats, fields])
         return problem
 

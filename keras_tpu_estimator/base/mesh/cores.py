@@ -330,6 +330,7 @@ class Cores:
         """Returns the first core's value on all cores, inside `per_core`."""
         if not self.axes:
             return x
+        # The other cores add zeros, so that the sum is the value of the first one.
         first = self.core_index() == 0
         masked = jnp.where(first, x, jnp.zeros_like(x))
         # Booleans are summed as integers, and cast back.

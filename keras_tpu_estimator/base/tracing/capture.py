@@ -337,6 +337,7 @@ def _attempt(
             raise leak
         return scope.new
     marks = jaxprs.marked_equations(traced)
+    # A new variable without an outermost mark was made in an inner function.
     if any(path not in marks for path in fresh):
         return scope.new
     results, initials = outputs[:2], outputs[2]

@@ -105,6 +105,7 @@ def _pieces(
     groups.append([])
     ends = {v for v in needed if v in of_shards}
     pieces = []
+    # From the last piece back, because a piece writes what later ones read.
     for equations in reversed(groups):
         results = {v for e in equations for v in e.outvars}
         writes = tuple(

@@ -51,6 +51,7 @@ def only(
     outvars = [jaxpr.outvars[index] for index in outputs]
     needed = {id(v) for v in outvars}
     equations = []
+    # From the last equation back, because only later ones need its results.
     for equation in reversed(jaxpr.eqns):
         has_effects = with_effects and equation.effects
         if has_effects or any(id(v) in needed for v in equation.outvars):
@@ -375,6 +376,7 @@ class _Walk(Generic[Fact]):
             pairs = zip(carried, results[: len(carried)], strict=True)
             back = list(map(self.analysis.join, pairs))
             if back == carried and before == list(map(_fact, inputs)):
+                # Analyses look at operations only now, when facts are final.
                 return one(self, carried)
             carried = back
 

@@ -103,6 +103,7 @@ def _independent(
 ) -> list[tuple[list[jex.JaxprEqn], list[int]]]:
     """Returns groups of equations that share no values, and their results' numbers."""
     made_by: dict[jex.Var, int] = {}
+    # Each equation points to another one of its group, the last of them to itself.
     joined: list[int] = []
 
     def part(number: int) -> int:

@@ -86,6 +86,7 @@ def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
     grouped = groups(jaxpr)
     needed = variables_of(jaxpr.outvars)
     pieces = []
+    # From the last piece back, because a piece writes what later ones read.
     for equations in reversed(grouped):
         results = {v for e in equations for v in e.outvars}
         used = variables_of(v for e in equations for v in e.invars)
@@ -110,6 +111,7 @@ def _cuts(jaxpr: jex.Jaxpr) -> Iterator[int]:
     bytes_alive = _bytes_alive(jaxpr)
     size = math.isqrt(len(jaxpr.eqns))
     cut = 0
+    # The best position may be up to half a piece away, so that no piece is short.
     while len(jaxpr.eqns) - cut > 3 * size // 2:
         near = range(cut + size // 2 + 1, cut + 3 * size // 2 + 1)
         cut = min(near, key=bytes_alive.__getitem__)
