@@ -86,12 +86,12 @@ class TableVariables:
         self,
         paths: Collection[str],
         values: AnyArraysByPath,
-        places: Mapping[str, jax.sharding.Sharding] | None,
+        shardings: Mapping[str, jax.sharding.Sharding] | None,
     ) -> ArraysByPath:
         """Returns initial values of some variables, sharded from the start."""
         del values
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)
-        at |= places or {}
+        at |= shardings or {}
         return {
             path: jax.jit(self._filler(path, at[path]), out_shardings=at[path])()
             for path in sorted(self.paths.intersection(paths))
