@@ -7,13 +7,16 @@
 
 __version__ = "0.1.0"
 
+from keras_tpu_estimator import parts as _parts
 from keras_tpu_estimator.base.common import command_line as _command_line
 
-_command_line.answer_without_imports(__version__)
+_command_line.answer_without_imports(__version__, _parts.COMMANDS)
 
 from keras_tpu_estimator.base.common import backend as _backend
+from keras_tpu_estimator.base.common import registry as _registry
 
 _backend.import_keras()
+_registry.offer(_parts.PARTS)
 
 from keras_tpu_estimator import (
     checkpoints,

@@ -1,10 +1,11 @@
 """The commands of the package: `python -m keras_tpu_estimator COMMAND`."""
 
-import importlib
 import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.base.common.command_line import COMMANDS, parse_command
+from keras_tpu_estimator.base.common import registry
+from keras_tpu_estimator.base.common.command_line import parse_command
+from keras_tpu_estimator.parts import COMMANDS
 
 _PACKAGE = "keras_tpu_estimator"
 
@@ -20,10 +21,8 @@ def main(arguments: Sequence[str]) -> int:
         The exit status: 0 for success, 1 if the command found a problem, and 2
         if it found no input.
     """
-    name = parse_command(arguments, sys.modules[_PACKAGE].__version__)
-    module, _ = COMMANDS[name]
-    command = importlib.import_module(f"{_PACKAGE}.{module}")
-    status: int = command.main(name, arguments[1:])
+    name = parse_command(arguments, sys.modules[_PACKAGE].__version__, COMMANDS)
+    status: int = registry.part(f"command {name}").main(name, arguments[1:])
     return status
 
 

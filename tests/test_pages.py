@@ -24,7 +24,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 from docs import pages as site
 from docs import shown_defaults
-from keras_tpu_estimator.base.common.command_line import COMMANDS
+from keras_tpu_estimator.parts import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 

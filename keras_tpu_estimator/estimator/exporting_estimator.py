@@ -1,25 +1,42 @@
 """The part of an estimator that exports SavedModels."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import typing_extensions
 
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.estimator.trained_estimator import TrainedEstimator
-from keras_tpu_estimator.export.exporting import Export, ExportSettings, run_export
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.runs import dry_run
+from keras_tpu_estimator.runs import call_receiver
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportTargets:
+    """The metagraphs of an estimator's exports.
+
+    Attributes:
+        to_cpu: Whether to write a metagraph with only the tag 'serve'.
+        to_tpu: Whether to write a metagraph with the tags 'serve' and 'tpu'.
+        api_version: 1 if both contain the same model, or 2 if `model_fn` is called
+            for each of them.
+    """
+
+    to_cpu: bool
+    to_tpu: bool
+    api_version: int
 
 
 class ExportingEstimator(TrainedEstimator):
     """The part of `TPUEstimator` that exports checkpoints as SavedModels."""
 
-    _export_settings: ExportSettings
+    _export_targets: ExportTargets
 
     def export_saved_model(
         self,
@@ -60,15 +77,11 @@ class ExportingEstimator(TrainedEstimator):
             RuntimeError: All names for the folder exist.
             TimeoutError: The test run exceeded `RunConfig.export_timeout_secs`.
         """
-        return self._export(
-            Export(
-                export_dir_base,
-                {experimental_mode: serving_input_receiver_fn},
-                assets_extra,
-                as_text,
-            ),
-            checkpoint_path,
+        receiver_fns = {experimental_mode: serving_input_receiver_fn}
+        export = registry.part("export").Export(
+            export_dir_base, receiver_fns, assets_extra, as_text
         )
+        return self._export(export, checkpoint_path)
 
     @typing_extensions.deprecated(
         "`export_savedmodel` is the older name of `export_saved_model`, which "
@@ -104,16 +117,14 @@ class ExportingEstimator(TrainedEstimator):
             TypeError: As in `export_saved_model`.
             RuntimeError: As in `export_saved_model`.
         """
-        return self._export(
-            Export(
-                export_dir_base,
-                {ModeKeys.PREDICT: serving_input_receiver_fn},
-                assets_extra,
-                as_text,
-                strip_default_attrs is not False,
-            ),
-            checkpoint_path,
+        export = registry.part("export").Export(
+            export_dir_base,
+            {ModeKeys.PREDICT: serving_input_receiver_fn},
+            assets_extra,
+            as_text,
+            strip_default_attrs is not False,
         )
+        return self._export(export, checkpoint_path)
 
     def experimental_export_all_saved_models(
         self,
@@ -141,15 +152,15 @@ class ExportingEstimator(TrainedEstimator):
             TypeError: As in `export_saved_model`.
             RuntimeError: As in `export_saved_model`.
         """
-        return self._export(
-            Export(export_dir_base, input_receiver_fn_map, assets_extra, as_text),
-            checkpoint_path,
+        export = registry.part("export").Export(
+            export_dir_base, input_receiver_fn_map, assets_extra, as_text
         )
+        return self._export(export, checkpoint_path)
 
     @UserFrames()
-    def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
-        if (planned := dry_run.running()) is not None:
-            return planned.export(export.base)
+    def _export(self, export: Any, checkpoint_path: PathLike | None) -> str:
+        if (receiver := call_receiver.receiver()) is not None:
+            return receiver.export(export.base)
         this_process.check_not_forked()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:
@@ -158,7 +169,9 @@ class ExportingEstimator(TrainedEstimator):
         checkpoint = (
             self._existing_checkpoint() if path is None else location.resolve(path)
         )
-        context, settings = self._context, self._export_settings
+        context, exporting = self._context, registry.part("export")
+        targets = dataclasses.astuple(self._export_targets)
+        settings = exporting.ExportSettings.of(context.config, *targets)
         model_fn = BoundModelFn(
             context.model_fn,
             context.params,
@@ -166,11 +179,12 @@ class ExportingEstimator(TrainedEstimator):
             embeddings=context.embeddings,
         )
         with context.hosts.call("export_saved_model") as call:
-            return call.by_chief(
-                lambda: run_export(
+            path = call.by_chief(
+                lambda: exporting.run_export(
                     export,
                     settings,
-                    context.front_end.graph_builder(model_fn, settings),
+                    exporting.builder_of(context.front_end, model_fn, settings),
                     checkpoint,
                 )
             )
+        return str(path)

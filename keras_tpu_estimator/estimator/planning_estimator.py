@@ -1,22 +1,14 @@
 """The plans of an estimator."""
 
-import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from keras_tpu_estimator.api.config import validation as checks
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.common.user_frames import UserFrames
-from keras_tpu_estimator.base.storage import trusted
-from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-
-if TYPE_CHECKING:
-    # Only `plan` imports the code that compiles for other machines.
-    from keras_tpu_estimator.planning.plans import Plan, Refusal
-
-_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PlanningEstimator:
@@ -34,7 +26,7 @@ class PlanningEstimator:
         save: PathLike | None = None,
         steps: int | None = None,
         quick: bool = False,
-    ) -> "Plan | tuple[Plan | Refusal, ...]":
+    ) -> Any:
         """Compiles the program of a call for a topology that need not exist.
 
         Reads one batch of the input, computes nothing and uses no device. Needs the
@@ -72,28 +64,11 @@ class PlanningEstimator:
             ModuleNotFoundError: The compiler is not installed.
             PermissionError: Other users may write to `save` or to a parent folder.
         """
-        from keras_tpu_estimator.planning import (
-            calls,
-            compiling,
-            plan_table,
-            plans,
-            topologies,
-        )
-
         checks.check_mode(mode)
         checks.whole_steps("steps", steps, use_tpu=True)
-        store = None
-        if save is not None:
-            store = Executables(trusted.folder_string("`save`", save))
-        call = calls.Call(self._context, input_fn, mode, steps)
-        options = plans.PlanOptions(store, quick)
-        with compiling.progress(_logger.info, f"Compiling mode {mode!r}"):
-            if isinstance(topology, str):
-                plan = plans.Plan.from_call(call, topologies.parse(topology), options)
-                found: tuple[Plan | Refusal, ...] = (plan,)
-            else:
-                each = topologies.parse_each(topology)
-                found = plans.for_topologies(call, each, options)
+        planner = registry.part("planner")
+        call = planner.Call(self._context, input_fn, mode, steps)
+        found = planner.plans_of(call, topology, save, quick)
         if print_fn is not None:
-            print_fn(plan_table.as_text(found))
-        return plan if isinstance(topology, str) else found
+            print_fn(planner.as_text(found))
+        return found[0] if isinstance(topology, str) else found

@@ -17,6 +17,7 @@ from keras_tpu_estimator.api.hooks.hook_list import validate_hooks, validate_lis
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import watched
 from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.field_checks import check_int, suggesting
 from keras_tpu_estimator.base.common.logs import follow_tensorflow
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -26,16 +27,14 @@ from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.estimator.exporting_estimator import ExportingEstimator
+from keras_tpu_estimator.estimator.exporting_estimator import (
+    ExportingEstimator,
+    ExportTargets,
+)
 from keras_tpu_estimator.estimator.planning_estimator import PlanningEstimator
-from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
-from keras_tpu_estimator.front_ends.tables.config_spec import (
-    EmbeddingConfigSpec,
-    check_usable,
-)
-from keras_tpu_estimator.runs import dry_run
+from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.runs.agreed_steps import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
@@ -46,11 +45,6 @@ from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_hooks import Evaluator
 
 _logger = logging.getLogger("keras_tpu_estimator")
-
-
-def is_planned() -> bool:
-    """Returns whether calls of estimators are planned instead of executed."""
-    return dry_run.running() is not None
 
 
 @suggesting
@@ -147,7 +141,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
         warm_start_from: CheckpointLike | WarmStartSettings | None = None,
-        embedding_config_spec: EmbeddingConfigSpec | None = None,
+        embedding_config_spec: Any = None,
         export_saved_model_api_version: int = 1,
     ):
         follow_tensorflow()
@@ -166,20 +160,21 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         directory = checks.resolve_model_dir(model_dir, config)
         checks.warm_start_settings(warm_start_from)
         version = checks.check_api_version(export_saved_model_api_version)
-        self._export_settings = ExportSettings.of(
-            config, bool(export_to_cpu), bool(export_to_tpu), version
+        self._export_targets = ExportTargets(
+            bool(export_to_cpu), bool(export_to_tpu), version
         )
         if config.fast_dev_run:
             directory = None
             _logger.info("Dry run: one step or batch of each call.")
         config = in_cluster(config, starting.ensure_started())
         hosts = Hosts.of_this_process(config.host_timeout_secs)
-        check_usable(
-            embedding_config_spec,
-            front_end_of(model_fn).why_no_tables,
-            config,
-            batch_axis=batch_axis,
-        )
+        if embedding_config_spec is not None:
+            registry.part("tables").check_usable(
+                embedding_config_spec,
+                front_end_of(model_fn).why_no_tables,
+                config,
+                batch_axis=batch_axis,
+            )
         directory, seed = agreed(hosts, directory, config.tf_random_seed)
         own_config = config.replace(model_dir=directory, log_step_count_steps=None)
         mode_devices = ModeDevices(
@@ -256,8 +251,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checks.check_role(config)
         use_tpu = self._context.mode_devices.use_tpu
         steps, max_steps = checks.train_steps(steps, max_steps, use_tpu)
-        if (planned := dry_run.running()) is not None:
-            planned.train(
+        if (receiver := call_receiver.receiver()) is not None:
+            receiver.train(
                 self._context,
                 input_fn,
                 steps or max_steps,
@@ -310,8 +305,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 written to separate directories. Defaults to `None`.
 
         Returns:
-            The metrics by name, `loss` as its mean over examples (with a
-            TF1 `model_fn` over batches, as in TF1), and `global_step`, as
+            The metrics by name, `loss` as its mean over examples (over batches
+            if `model_fn` builds a TensorFlow graph, as in the original), and `global_step`, as
             NumPy values.
 
         Raises:
@@ -319,8 +314,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 does not fit the input, the devices or the checkpoint.
             TypeError: An argument has a wrong type.
         """
-        if (planned := dry_run.running()) is not None:
-            return planned.evaluate(self._context, input_fn, steps)
+        if (receiver := call_receiver.receiver()) is not None:
+            return receiver.evaluate(self._context, input_fn, steps)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._context.checkpoint_to_read(checkpoint_path)
         values = self._context.runtime.values
@@ -413,8 +408,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         seed: int | None,
     ) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
-        if (planned := dry_run.running()) is not None:
-            return planned.predict(self._context, input_fn)
+        if (receiver := call_receiver.receiver()) is not None:
+            return receiver.predict(self._context, input_fn)
         context = self._context
         context.mode_devices.check(ModeKeys.PREDICT)
         sampling = SamplingSeed(

@@ -1,25 +1,37 @@
-"""The protocol of front ends, and the front end of a `model_fn`."""
+"""Front ends: ways to write a `model_fn`. A new one is a subclass of `FrontEnd`.
 
+A front end makes a `Program` of a `model_fn`: variables by path, and a pure function
+of a step for each mode and batch shape. A `model_fn` names its front end by an
+attribute `front_end`.
+"""
+
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.request import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import (
     BoundModelFn,
     SpecFunction,
     TraceOptions,
 )
 from keras_tpu_estimator.engine.program.steps import Program
-from keras_tpu_estimator.export.exporting import ExportSettings, GraphBuilder
-from keras_tpu_estimator.front_ends.keras.front_end import KERAS, OfKerasModel
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 
-class FrontEnd(Protocol):
-    """A way to write a `model_fn`, and everything that depends on it.
+class FrontEnd(abc.ABC):
+    """A way to write a `model_fn`. A subclass must implement `make_program`.
+
+    The other methods and attributes have defaults: checkpoints in HDF5, inputs as in
+    Keras code, and exports of the program's step in PREDICT.
 
     Attributes:
         checkpoint_format: The name of its default checkpoint format.
@@ -28,13 +40,14 @@ class FrontEnd(Protocol):
         keras_model: The only Keras model that `model_fn` calls, or `None`.
     """
 
-    checkpoint_format: str
-    why_no_tables: str | None
+    checkpoint_format: str = formats.HDF5
+    why_no_tables: str | None = (
+        "With `embedding_config_spec`, `model_fn` must be written with Keras or JAX. "
+        "Received one with another front end. Omit `embedding_config_spec`."
+    )
+    keras_model: OfKerasModel | None = None
 
-    @property
-    def keras_model(self) -> OfKerasModel | None:
-        """See the attribute of that name."""
-
+    @abc.abstractmethod
     def make_program(
         self,
         call_model_fn: SpecFunction,
@@ -72,6 +85,8 @@ class FrontEnd(Protocol):
             hooks: The hooks of the call of the estimator, which may initialize
                 the iterators of a graph. Defaults to none.
         """
+        del seed, hooks
+        return source_of_call(call, number)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
         """Returns the features and the labels of a batch.
@@ -82,6 +97,7 @@ class FrontEnd(Protocol):
         Raises:
             ValueError: It is neither a pair nor only features.
         """
+        return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
@@ -92,16 +108,19 @@ class FrontEnd(Protocol):
             model_fn: The user's function.
             function: The other function, which may call it.
         """
+        del model_fn
+        marked: Any = function
+        marked.front_end = self
+        return function
 
-    def graph_builder(
-        self, model_fn: BoundModelFn, settings: ExportSettings
-    ) -> GraphBuilder:
-        """Returns the builder of the graphs of an export.
+    def graph_builder(self, model_fn: BoundModelFn, settings: Any) -> Any:
+        """Returns a `GraphBuilder` for exports; `None` exports the program itself.
 
         Args:
             model_fn: The user's function.
-            settings: The export settings of the estimator.
+            settings: The `ExportSettings` of the estimator.
         """
+        del model_fn, settings
 
 
 def front_end_of(model_fn: object) -> FrontEnd:
@@ -109,5 +128,6 @@ def front_end_of(model_fn: object) -> FrontEnd:
     `front_end`, or Keras's.
     """
     marks = (getattr(each, "front_end", None) for each in layers_of(model_fn))
-    front_end: FrontEnd = next((mark for mark in marks if mark), KERAS)
+    mark = next(filter(None, marks), None)
+    front_end: FrontEnd = registry.part("front_end") if mark is None else mark
     return front_end

@@ -14,7 +14,7 @@ from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.runs.dry_run import replacing_calls
+from keras_tpu_estimator.runs.call_receiver import receiving_calls
 from keras_tpu_estimator.tf1 import command
 
 # Options whose value may be the next argument.
@@ -103,7 +103,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         with (
             shown_devices(targets[0]),
             compiling.without_cache(),
-            replacing_calls(dry_run),
+            receiving_calls(dry_run),
         ):
             run_script(options.script, script_arguments, options.m)
     except (CompileError, DoesNotFitError) as error:

@@ -22,7 +22,7 @@ from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.plans import AS_RUN, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
-from keras_tpu_estimator.runs.dry_run import Predictions
+from keras_tpu_estimator.runs.call_receiver import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.prediction_batches import Predicted
 
@@ -151,6 +151,12 @@ class DryRun:
     `write` receives each table, and `report` a line before each compilation and during
     a long one.
     """
+
+    why_one_process = (
+        "`plan` must not start other processes that use estimators, because it plans "
+        "only the calls of one process. Received a call in a process that the script "
+        "has started. Plan the script of that process."
+    )
 
     def __init__(
         self,

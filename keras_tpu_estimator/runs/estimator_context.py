@@ -10,12 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+import keras
+
 from keras_tpu_estimator.api.config.options import ChosenWriters
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.progress import shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
 from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
@@ -45,10 +48,6 @@ from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.front_ends.tables.config_spec import (
-    EmbeddingConfigSpec,
-)
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopSpeed
 
@@ -93,6 +92,7 @@ class EstimatorContext:
         log_every: The number of steps between logged metrics, or `None`.
         seed: The seed of initial values and random layers; may be `None` on a
             single host.
+        embeddings: The `EmbeddingConfigSpec`, or `None`.
     """
 
     model_fn: Callable[..., Spec]
@@ -104,7 +104,7 @@ class EstimatorContext:
     iterations: IterationsPerLoop | None = None
     log_every: int | None = None
     seed: int | None = None
-    embeddings: EmbeddingConfigSpec | None = None
+    embeddings: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the user's settings, without the objects made from them."""
@@ -165,10 +165,12 @@ class EstimatorContext:
         )
 
     @_MadeOnce
-    def model(self) -> EstimatorModel:
+    def model(self) -> keras.Model:
         """The program as a Keras model, created when it is first needed."""
+        make = registry.part("keras_model")
         with self._variables_off_devices():
-            return EstimatorModel(self.runtime.program, self.front_end)
+            model: keras.Model = make(self.runtime.program, self.front_end)
+        return model
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
         """Keeps Keras's variables off devices that this process may lack."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
+import keras
 import numpy as np
 
 from keras_tpu_estimator.api.hooks.callback_hook import with_callbacks
@@ -27,7 +28,6 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 
@@ -231,7 +231,7 @@ class LiveModel:
         self._blocks: list[contextlib.AbstractContextManager[None]] = []
 
     @property
-    def model(self) -> EstimatorModel:
+    def model(self) -> keras.Model:
         """The model."""
         return self._context.model
 

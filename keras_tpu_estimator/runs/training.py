@@ -27,13 +27,13 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
+from keras_tpu_estimator.engine.device.distributed_program import MetricsState
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
 from keras_tpu_estimator.files.directory import save_files, state_file
 from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.front_ends.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import TrainingState

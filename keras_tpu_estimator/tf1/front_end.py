@@ -30,9 +30,10 @@ from keras_tpu_estimator.engine.program.steps import (
     StepInput,
 )
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
+from keras_tpu_estimator.export.export_plans import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph, build
 from keras_tpu_estimator.tf1.graph.sparse_features import from_parts
 from keras_tpu_estimator.tf1.graph.variables import enter, enter_repeats, enter_seed
@@ -166,18 +167,16 @@ def _check_options(options: TraceOptions) -> None:
             )
 
 
-class TF1FrontEnd:
-    """The front end of TF1 graphs. See `FrontEnd`."""
+class TF1FrontEnd(FrontEnd):
+    """The front end of TF1 graphs."""
 
     checkpoint_format = formats.TENSORFLOW
-    why_no_tables: str | None = (
+    why_no_tables = (
         "With `embedding_config_spec`, `model_fn` must be written with Keras or "
         "JAX. Received one that builds TensorFlow 1 graphs. Make its "
         "columns with tf.feature_column.embedding_column, and omit "
         "`embedding_config_spec`."
     )
-
-    keras_model = None
 
     def make_program(
         self,
@@ -204,10 +203,6 @@ class TF1FrontEnd:
             if isinstance(each, TensorFlowHook) and each.may_initialize
         ]
         return source_in_graph(call, number, seed, initializing)
-
-    def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """Returns the features and labels of a batch."""
-        return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
 from keras_tpu_estimator.base.common.user_frames import UserFrames
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
@@ -68,8 +69,8 @@ def evaluate_continuously(
     if max_steps is not None:
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
-    if is_planned():
-        evaluations.plan()
+    if call_receiver.receiver() is not None:
+        evaluations.run_once()
         return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
     evaluator.run(timeout_secs)

@@ -70,8 +70,8 @@ class Evaluation:
             self._timer.reset()
             raise
 
-    def plan(self) -> None:
-        """Evaluates in a dry run, without training, checkpoints and exports."""
+    def run_once(self) -> None:
+        """Evaluates without training, checkpoints and exports, for a `CallReceiver`."""
         spec = self.spec
         self.metrics = self._estimator.evaluate(
             spec.input_fn,
@@ -127,10 +127,10 @@ class Evaluations:
     def __iter__(self) -> Iterator[Evaluation]:
         return iter(self._all)
 
-    def plan(self) -> None:
-        """Runs each evaluation once in a dry run, without a checkpoint."""
+    def run_once(self) -> None:
+        """Runs each evaluation once, without a checkpoint, for a `CallReceiver`."""
         for each in self._all:
-            each.plan()
+            each.run_once()
 
     def results(self) -> tuple[Any, Any]:
         """Returns the last metrics and exports: one of each for a single `EvalSpec`,

@@ -12,7 +12,8 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.user_frames import UserFrames
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
@@ -94,9 +95,9 @@ def train_and_evaluate(
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config
     _check_part(config)
-    if is_planned():
+    if call_receiver.receiver() is not None:
         estimator.train(train_spec.input_fn, max_steps=train_spec.max_steps)
-        evaluations.plan()
+        evaluations.run_once()
     elif config.task_type == "evaluator":
         max_steps = train_spec.max_steps
         ContinuousEvaluator(estimator, evaluations, max_steps).run()

@@ -13,7 +13,7 @@ from helpers import batches_of, estimator_of, linear, model_fn_of, regression_da
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.dry_run import DryRun
-from keras_tpu_estimator.runs.dry_run import replacing_calls
+from keras_tpu_estimator.runs.call_receiver import receiving_calls
 
 X, Y = regression_data()
 V5E = topologies.parse("v5e:2x2")
@@ -22,7 +22,7 @@ V5E = topologies.parse("v5e:2x2")
 @pytest.fixture
 def dry_run():
     dry_run = DryRun([V5E], write=lambda text: None)
-    with replacing_calls(dry_run):
+    with receiving_calls(dry_run):
         yield dry_run
 
 
@@ -71,7 +71,7 @@ def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "_FIRST_SECS", 1e-3)
     lines = []
     dry_run = DryRun([V5E], lambda text: None, report=lines.append)
-    with replacing_calls(dry_run):
+    with receiving_calls(dry_run):
         estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert lines[0] == "Compiling mode 'train' for v5e:2x2 ..."
     assert re.fullmatch(r"Compiling mode 'train' has taken \d+ s so far\.", lines[1])
@@ -235,7 +235,7 @@ def test_invalid_arguments_are_refused(tmp_path, dry_run):
 
 
 def test_calls_are_executed_after_the_dry_run(tmp_path):
-    with replacing_calls(DryRun([V5E], write=lambda text: None)):
+    with receiving_calls(DryRun([V5E], write=lambda text: None)):
         pass
     own = estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert own.get_variable_value("global_step") == 1

@@ -17,7 +17,7 @@ from tpu_programs import DATA_PARALLEL, check, topologies_of
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.runs.dry_run import replacing_calls
+from keras_tpu_estimator.runs.call_receiver import receiving_calls
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -127,7 +127,7 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     dry_run = DryRun(topologies_, lambda text: None, options)
     calls = [mode for mode in PROGRAMS[name] for _ in topologies_]
     try:
-        with replacing_calls(dry_run):
+        with receiving_calls(dry_run):
             run(name, str(tmp_path / "model"))
     except Exception:
         # After its last call it may read the results.

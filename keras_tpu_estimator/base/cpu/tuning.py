@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,6 @@ from keras_tpu_estimator.base.cpu.rewriting import like_of, rewritten
 # takes 0.4 to 1 times as long within these limits, and up to 2 times outside.
 _EXAMPLES = range(8, 1025)
 _MOST_INPUTS = 2**18
-
-
-_LEVEL = "xla_backend_optimization_level"
 
 
 def faster_product(equation: jex.JaxprEqn) -> Callable[..., jax.Array] | None:
@@ -92,14 +88,3 @@ def _with_barrier(value: Any) -> Any:
     """
     is_counter = jnp.issubdtype(value.dtype, jnp.integer) and not value.ndim
     return lax.optimization_barrier(value) if is_counter else value
-
-
-def quick_options(platform: str) -> dict[str, Any]:
-    """Returns options of `jax.jit` for code that runs once, such as initial values.
-
-    LLVM takes a third of the time, and the results are equal. By default, JAX compiles
-    all code as if it ran for hours. A level in `XLA_FLAGS` takes precedence, and
-    platforms other than "cpu" get no options.
-    """
-    is_given = _LEVEL in os.environ.get("XLA_FLAGS", "")
-    return {_LEVEL: 1} if platform == "cpu" and not is_given else {}

@@ -17,7 +17,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.types import TensorLike
-from keras_tpu_estimator.base.cpu.tuning import quick_options
+from keras_tpu_estimator.base.cpu.quick_compiling import quick_options
 
 # The number of cached programs.
 _KEPT = 512

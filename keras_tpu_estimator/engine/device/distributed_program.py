@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.spec_checks import EVALUATION_NAMES, OwnNames
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.cpu.tuning import tuned
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
@@ -103,7 +103,8 @@ class DistributedProgram:
     def to_compile(self, step: Step) -> StepFunction:
         """Returns a step's function in its form for the cores that run it."""
         if self.layout(step.mode).cores.platform == "cpu":
-            return tuned(step.function)
+            tuned: StepFunction = registry.part("cpu").tuned(step.function)
+            return tuned
         return step.function
 
     def run_step(

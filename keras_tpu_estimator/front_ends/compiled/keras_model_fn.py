@@ -39,11 +39,13 @@ from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     evaluation_metrics,
     training_metrics,
 )
-from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd, OfKerasModel
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd
+from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 
 class CompiledFrontEnd(KerasFrontEnd):
-    """The front end of a compiled Keras model; see `FrontEnd`."""
+    """The front end of a compiled Keras model."""
 
     keras_model: OfKerasModel
 
@@ -63,10 +65,7 @@ class CompiledFrontEnd(KerasFrontEnd):
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Marks a function as one that calls the same model."""
-        del model_fn
-        marked: Any = function
-        marked.front_end = self
-        return function
+        return FrontEnd.like(self, model_fn, function)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,36 +1,21 @@
 """The front end of a `model_fn` written with Keras or JAX."""
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
-import keras
-
-from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.initialization import initializing
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
 from keras_tpu_estimator.base.common.waiting import announce
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.identity import check_apart
-from keras_tpu_estimator.engine.inputs import batch
-from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.inputs.request import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import (
-    BoundModelFn,
     SpecFunction,
     TraceOptions,
     inputs,
 )
 from keras_tpu_estimator.engine.program.steps import Program, Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
-from keras_tpu_estimator.export.loading import load_model
-from keras_tpu_estimator.export.lowering import lower
-from keras_tpu_estimator.export.rebuilding import rebuild
-from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.export.serving_graph import Model, ServingGraph, build_graph
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.keras import layer_checks
 from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
@@ -38,37 +23,10 @@ from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
 
 
-@runtime_checkable
-class OfKerasModel(Protocol):
-    """A `model_fn` that only calls one compiled Keras model."""
+class KerasFrontEnd(FrontEnd):
+    """The front end of Keras code."""
 
-    @property
-    def keras_model(self) -> keras.Model:
-        """The model, with the initial values of training."""
-
-    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """Returns a compiled copy of the model with other values by path."""
-
-    def copy_with(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """Returns a copy of the model that is not compiled, with other values."""
-
-    @property
-    def inputs(self) -> Mapping[str, keras.KerasTensor] | None:
-        """The model's symbolic inputs by name, or `None` if it has none."""
-
-    def predictions(self, model: keras.Model, features: Features) -> PyTree:
-        """Returns the predictions of PREDICT, by another model of this kind."""
-
-    def as_outputs(self, predictions: Mapping[str, TensorLike]) -> PyTree:
-        """Returns predictions in the structure of the model's outputs."""
-
-
-class KerasFrontEnd:
-    """The front end of Keras code; see `FrontEnd`."""
-
-    checkpoint_format = formats.HDF5
-    why_no_tables: str | None = None
-    keras_model: OfKerasModel | None = None
+    why_no_tables = None
 
     def make_program(
         self,
@@ -85,61 +43,12 @@ class KerasFrontEnd:
         inside = getattr(call_model_fn, "features_inside", None)
         return TablesProgram(program, tables, cores, seed, inside)
 
-    def source_of(
-        self,
-        call: Callable[[], Any],
-        number: int,
-        seed: int | None,
-        hooks: Sequence[Hook] = (),
-    ) -> BatchSource:
-        """Calls an `input_fn`, and makes a source of its result."""
-        del seed, hooks
-        return source_of_call(call, number)
-
-    def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """Returns the features and the labels of a batch."""
-        return batch.pair_of(value)
-
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Returns the function itself, because Keras code needs no mark."""
         del model_fn
         return function
-
-    def graph_builder(
-        self, model_fn: BoundModelFn, settings: ExportSettings
-    ) -> "KerasGraphs":
-        """Returns the builder of the graphs of an export."""
-        return KerasGraphs(self, model_fn, settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class KerasGraphs:
-    """A builder of graphs around compiled programs; see `GraphBuilder`."""
-
-    front_end: KerasFrontEnd
-    model_fn: BoundModelFn
-    settings: ExportSettings
-
-    is_tried = True
-
-    def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
-        """Builds one graph, as an XLA op or as TensorFlow ops."""
-        settings = self.settings
-
-        def model_for(features: PyTree) -> Model:
-            served = ServedModelFn(self.model_fn, plan.mode, plan.use_tpu)
-            program = self.front_end.make_program(
-                served, settings.seed, settings.options
-            )
-            loaded = load_model(served, program, checkpoint, features)
-            is_served = plan.mode == ModeKeys.PREDICT
-            if is_served and settings.backend == "tensorflow":
-                return rebuild(loaded, settings.options, settings.timeout_secs)
-            return lower(loaded)
-
-        return build_graph(plan.receiver_fn, plan.kinds, model_for)
 
 
 KERAS = KerasFrontEnd()

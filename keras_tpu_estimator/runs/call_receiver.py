@@ -1,4 +1,4 @@
-"""Dry runs: replacements for the calls of estimators while a script is planned."""
+"""Receivers of the calls of estimators, which run instead of the devices."""
 
 import contextlib
 import os
@@ -12,8 +12,13 @@ from keras_tpu_estimator.runs.prediction_batches import Predicted
 Predictions = Generator[Predicted, None, None]
 
 
-class DryRun(Protocol):
-    """A receiver of the calls of all estimators, which computes nothing."""
+class CallReceiver(Protocol):
+    """A receiver of the calls of all estimators, in place of the devices.
+
+    `why_one_process` says why only the process of the receiver may make calls.
+    """
+
+    why_one_process: str
 
     def train(
         self,
@@ -38,34 +43,31 @@ class DryRun(Protocol):
 
 
 # Processes that the script starts inherit this variable.
-_PLANNED = "KERAS_TPU_ESTIMATOR_PLANNED"
+_RECEIVED = "KERAS_TPU_ESTIMATOR_CALLS_RECEIVED"
 # All threads of the script share this list.
-_running: list[DryRun] = []
+_receivers: list[CallReceiver] = []
 
 
-def running() -> DryRun | None:
-    """Returns the active dry run, or raises an error if the parent process has one."""
-    if _running:
-        return _running[-1]
-    if _PLANNED in os.environ:
-        raise RuntimeError(
-            "`plan` must not start other processes that use estimators, "
-            "because it plans only the calls of one process. Received a "
-            "call in a process that the script has started. Plan the script "
-            "of that process."
-        )
+def receiver() -> CallReceiver | None:
+    """Returns the active receiver, or raises an error if the parent process has one."""
+    if _receivers:
+        return _receivers[-1]
+    if _RECEIVED in os.environ:
+        raise RuntimeError(os.environ[_RECEIVED])
     return None
 
 
 @contextlib.contextmanager
-def replacing_calls(dry_run: DryRun) -> Iterator[None]:
-    """Passes all calls in a `with` block to a dry run."""
-    _running.append(dry_run)
-    before = os.environ.get(_PLANNED)
-    os.environ[_PLANNED] = "1"
+def receiving_calls(receiver: CallReceiver) -> Iterator[None]:
+    """Passes all calls in a `with` block to a receiver."""
+    _receivers.append(receiver)
+    before = os.environ.get(_RECEIVED)
+    os.environ[_RECEIVED] = receiver.why_one_process
     try:
         yield
     finally:
-        _running.pop()
+        _receivers.pop()
         if before is None:
-            del os.environ[_PLANNED]
+            del os.environ[_RECEIVED]
+        else:
+            os.environ[_RECEIVED] = before

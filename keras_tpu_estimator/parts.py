@@ -1,0 +1,34 @@
+"""The parts of this package that its core finds by name; see `registry.py`."""
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+# The modules of the commands, each with a function `main`, by the command.
+_MODULES = {
+    "plan": "planning.command",
+    "info": "files.inspection",
+    "verify": "files.inspection",
+    "launch": "base.hosts.launching",
+    "tf1": "tf1.command",
+    "check": "tf1_tools.check.command",
+}
+# What each command does.
+COMMANDS = {
+    "plan": "reports the cost of a script on a TPU, without needing one",
+    "info": "shows the checkpoints, variables and last results of a directory",
+    "verify": "reads each checkpoint completely, and reports corrupt ones",
+    "launch": "starts a script in several processes of this machine, as one cluster",
+    "tf1": "runs a TensorFlow 1 script without changes",
+    "check": "reports the TensorFlow 1 calls of a script, without running it",
+}
+# The addresses of all parts by name.
+PARTS = {
+    **{
+        f"command {name}": f"{_PACKAGE}.{module}" for name, module in _MODULES.items()
+    },
+    "cpu": f"{_PACKAGE}.base.cpu.tuning",
+    "export": f"{_PACKAGE}.export.exporting",
+    "front_end": f"{_PACKAGE}.front_ends.keras.front_end:KERAS",
+    "keras_model": f"{_PACKAGE}.front_ends.keras_model.estimator_model:EstimatorModel",
+    "planner": f"{_PACKAGE}.planning.planner",
+    "tables": f"{_PACKAGE}.front_ends.tables.config_spec",
+}
