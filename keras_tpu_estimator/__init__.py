@@ -64,7 +64,6 @@ from keras_tpu_estimator.base.mesh.replica_context import (
     cross_replica_mean,
     cross_replica_sum,
 )
-from keras_tpu_estimator.base.tracing import tf1_calls
 from keras_tpu_estimator.base.tracing.gradient_requests import gradients
 from keras_tpu_estimator.base.tracing.identity import identity
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
@@ -80,7 +79,6 @@ from keras_tpu_estimator.files.formats.loading import (
 from keras_tpu_estimator.files.warm_start.settings import VocabInfo, WarmStartSettings
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
 from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 from keras_tpu_estimator.workflow.exporters import (
@@ -91,8 +89,6 @@ from keras_tpu_estimator.workflow.exporters import (
 from keras_tpu_estimator.workflow.from_keras import from_keras
 from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
-
-tf1_calls.TF1CallError.advice = staticmethod(porting.advice)
 
 __all__ = [
     "AUTO_REUSE",

@@ -12,7 +12,6 @@ Wrong arguments raise Python's own `ValueError` and `TypeError`.
 
 from keras_tpu_estimator.api.hooks.stopping import NanLossDuringTrainingError
 from keras_tpu_estimator.base.hosts.failures import HostError
-from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
 from keras_tpu_estimator.base.tracing.variables import (
     LeakedTensorError,
     NoScopeError,
@@ -23,6 +22,7 @@ from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.values import WarmStartError
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.tf1.foreign_calls import TF1CallError
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 
 __all__ = [

@@ -3,7 +3,7 @@
 from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
-from keras_tpu_estimator.api.hooks.tensorflow_hook import (
+from keras_tpu_estimator.api.hooks.needless_hooks import (
     make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.front_ends.tables.config_spec import (

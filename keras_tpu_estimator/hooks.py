@@ -14,6 +14,11 @@ from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
 from keras_tpu_estimator.api.hooks.logging_tensor import FinalOpsHook, LoggingTensorHook
+from keras_tpu_estimator.api.hooks.needless_hooks import (
+    FeedFnHook,
+    GlobalStepWaiterHook,
+    make_stop_at_checkpoint_step_hook,
+)
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunArgs,
@@ -29,11 +34,6 @@ from keras_tpu_estimator.api.hooks.stopping import (
 from keras_tpu_estimator.api.hooks.summary_saver import (
     StepCounterHook,
     SummarySaverHook,
-)
-from keras_tpu_estimator.api.hooks.tensorflow_hook import (
-    FeedFnHook,
-    GlobalStepWaiterHook,
-    make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
 

@@ -22,12 +22,12 @@ COMMANDS = {
 }
 # The addresses of all parts by name.
 PARTS = {
-    **{
-        f"command {name}": f"{_PACKAGE}.{module}" for name, module in _MODULES.items()
-    },
+    **{f"command {name}": f"{_PACKAGE}.{module}" for name, module in _MODULES.items()},
     "cpu": f"{_PACKAGE}.base.cpu.tuning",
     "export": f"{_PACKAGE}.export.exporting",
+    "foreign_calls": f"{_PACKAGE}.tf1.foreign_calls",
     "front_end": f"{_PACKAGE}.front_ends.keras.front_end:KERAS",
+    "hook_adapter": f"{_PACKAGE}.tf1.host.tensorflow_hook",
     "keras_model": f"{_PACKAGE}.front_ends.keras_model.estimator_model:EstimatorModel",
     "planner": f"{_PACKAGE}.planning.planner",
     "tables": f"{_PACKAGE}.front_ends.tables.config_spec",

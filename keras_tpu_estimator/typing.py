@@ -30,7 +30,6 @@ from keras_tpu_estimator.base.common.types import (
     TensorLike,
 )
 from keras_tpu_estimator.base.mesh.cores import Cores
-from keras_tpu_estimator.base.tracing.tf1_calls import Place
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
@@ -52,6 +51,7 @@ from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
 from keras_tpu_estimator.planning.memory import Allocation, ArrayBytes
+from keras_tpu_estimator.tf1.foreign_calls import Place
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.shims.resolving import Name
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter

@@ -339,7 +339,7 @@ PRIVATE_ATTRIBUTES = {
     "base.upstream.jax_clusters",
     "tf1.graph.internals",
     # The arguments of TensorFlow's hooks.
-    "api.hooks.tensorflow_hook",
+    "tf1.host.tensorflow_hook",
     # The protected attributes for subclasses of Keras's and TensorFlow's optimizers.
     "api.optimizers.adam_weight_decay",
     "api.optimizers.layer_wise",

@@ -305,8 +305,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 written to separate directories. Defaults to `None`.
 
         Returns:
-            The metrics by name, `loss` as its mean over examples (over batches
-            if `model_fn` builds a TensorFlow graph, as in the original), and `global_step`, as
+            The metrics by name, `loss` as its mean over examples (over batches if
+            `model_fn` builds a graph, as in the original), and `global_step`, as
             NumPy values.
 
         Raises:

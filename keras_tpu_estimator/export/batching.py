@@ -92,7 +92,7 @@ CallInGraph: TypeAlias = Callable[
     [BatchConfig, Callable[..., PyTree], list[PyTree]], PyTree
 ]
 
-# This is set while a TensorFlow 1 graph for a server is built.
+# This is set while the front end builds a TensorFlow graph for a server.
 _call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.ContextVar(
     "call_in_graph", default=None
 )
@@ -109,7 +109,7 @@ def inference_on_tpu(
 ) -> PyTree:
     """Runs a computation; the exported model batches its requests.
 
-    For use in a `model_fn`. In an export of a TensorFlow 1 graph, the server batches
+    For use in a `model_fn`. If `model_fn` builds a TensorFlow graph, the server batches
     the requests of `computation`. In other exports, it batches those of the complete
     `model_fn`, which is compiled anyway. Outside an export, the function only calls
     `computation`.

@@ -128,5 +128,3 @@ def _plans(
             yield plan(cpu, use_tpu=False)
         if tpu:
             yield plan(tpu, use_tpu=True)
-
-

@@ -27,7 +27,7 @@ class ServingInputReceiver(NamedTupleLike):
     Args:
         features: A dict of tensors, as `model_fn` reads them; a single tensor becomes
             `{"feature": tensor}`. Tensors may be sparse or ragged if `model_fn` builds
-            a TF1 graph; otherwise sparse floats become dense.
+            a TensorFlow graph; otherwise sparse floats become dense.
         receiver_tensors: A dict from input names to placeholders, which may be sparse
             or ragged; a single placeholder becomes `{"input": placeholder}`.
         receiver_tensors_alternatives: A dict from names to other sets of tensors that a

@@ -151,7 +151,7 @@ class Plan:
             kinds,
             call.batch_size or loop.examples,
             options.quick,
-            loop.step.line_in_graph,
+            loop.step.additions.line_of,
         )
         compiling_secs = time.perf_counter() - lowered
         cost = _with_resident(
@@ -161,7 +161,7 @@ class Plan:
                 loop.steps,
                 kinds,
                 has_loop=call.mode != ModeKeys.PREDICT,
-                in_graph=loop.step.line_in_graph,
+                in_graph=loop.step.additions.line_of,
             ),
             topology,
             call.resident,

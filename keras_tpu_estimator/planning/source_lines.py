@@ -10,7 +10,7 @@ from keras_tpu_estimator.base.common.user_files import (
     is_of_user,
     part_of_package,
 )
-from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
+from keras_tpu_estimator.engine.program.additions import FRONT_END_SCOPE
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
@@ -24,7 +24,7 @@ _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
 _CALLERS = frozenset("engine estimator front_ends planning runs tf1 workflow".split())
 
 
-_IN_GRAPH = re.compile(rf"(?:^|/){GRAPH_SCOPE}/(.+)$")
+_IN_GRAPH = re.compile(rf"(?:^|/){FRONT_END_SCOPE}/(.+)$")
 # `tf.gradients` gives the gradient of an operation this name.
 _GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/[^/]+$")
 
@@ -41,7 +41,7 @@ class GraphName(NamedTuple):
 def graph_name(op_name: str) -> GraphName | None:
     """Parses the graph operation in XLA's name; returns `None` if missing.
 
-    >>> graph_name("jit(f)/tf1_step/gradients/dense/MatMul_grad/MatMul")
+    >>> graph_name("jit(f)/front_end_step/gradients/dense/MatMul_grad/MatMul")
     GraphName(name='dense/MatMul', is_gradient=True)
     """
     match = _IN_GRAPH.search(op_name)

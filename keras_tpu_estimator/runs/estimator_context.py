@@ -39,7 +39,7 @@ from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
-from keras_tpu_estimator.engine.program.steps import NeedsHostError
+from keras_tpu_estimator.engine.program.steps import ReadAgainError
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.stale_files import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -357,14 +357,14 @@ class EstimatorContext:
         return read
 
     def reading_again(self, run: Callable[[], T]) -> T:
-        """Returns the result of a call, which starts again after `NeedsHostError`.
+        """Returns the result of a call, which starts again after `ReadAgainError`.
 
         Values that callbacks and hooks assign must fit their variables.
         """
         with keras_variables.assignment_checked(fitting):
             try:
                 return run()
-            except NeedsHostError:
+            except ReadAgainError:
                 if self.hosts.are_several:
                     raise
             return run()

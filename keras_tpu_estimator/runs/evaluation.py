@@ -215,7 +215,7 @@ class EvaluationLoop:
         The global step follows the metrics and the mean loss.
         """
         hook_list = hooks_around(
-            hooks, self._context, self._loop_state, self._step.graph
+            hooks, self._context, self._loop_state, self._step.additions.graph
         )
         if not self._context.mode_devices.use_tpu:
             first = self._end_at_hooks(first, hook_list)
@@ -279,7 +279,7 @@ class EvaluationLoop:
         values.update(assigned)
         self._result = outputs[METRIC_VALUES]
         self._loop_state.ran(losses, outputs)
-        self._loop_state.graph = step.graph
+        self._loop_state.additions = step.additions
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:

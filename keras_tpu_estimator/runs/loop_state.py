@@ -17,14 +17,17 @@ from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.tracing.variable_classes import own_rows
 from keras_tpu_estimator.engine.device.run_state import RunState, StepValues
+from keras_tpu_estimator.engine.program.additions import (
+    CHECKS,
+    NO_ADDITIONS,
+    StepAdditions,
+)
 from keras_tpu_estimator.engine.program.steps import (
-    CUT,
     NAMED,
     REPORTS,
     STEP_NUMBERS,
     SUMMARIES,
     Outputs,
-    check_not_truncated,
 )
 from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
@@ -46,10 +49,10 @@ class LoopState:
         outputs: Other values of the last run for callbacks, by name.
         last_step: The global step to stop at, or `None` if it is unknown.
         made_at: The time, by `time.monotonic`, when the last part was complete.
-        graph: The TensorFlow graph that made `fetched`, or `None`.
+        additions: What the front end adds to the step that made `fetched`.
     """
 
-    graph: Any = None
+    additions: StepAdditions = NO_ADDITIONS
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class LoopState:
         self._is_made, self.made_at = True, time.monotonic()
         # The global step of each loss, if the program assigns it.
         self._numbers: list[StepValues] = []
-        self._cut: Outputs = {}
+        self._checks: Outputs = {}
         self._begins_loop = True
         self.fetched: Outputs = {}
         self.reports: Outputs = {}
@@ -90,7 +93,7 @@ class LoopState:
         self.losses.append(losses)
         if STEP_NUMBERS in outputs:
             self._numbers.append(outputs[STEP_NUMBERS])
-        self._cut = outputs.get(CUT, {})
+        self._checks = outputs.get(CHECKS, {})
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -125,10 +128,10 @@ class LoopState:
             self._is_made, self.made_at = True, time.monotonic()
 
     def wait(self) -> None:
-        """Waits until the devices complete the last part, and checks its integers."""
+        """Waits until the devices complete the last part, and checks it."""
         jax.block_until_ready(self._newest_losses.rows)
         self.note_if_made()
-        check_not_truncated(self._cut)
+        self.additions.check(self._checks)
 
     def _unknown(self, name: str, always: str) -> KeyError:
         names = sorted({**self.values, **self.fetched})
@@ -242,8 +245,8 @@ class LiveModel:
 
     @property
     def graph(self) -> Any:
-        """The TensorFlow graph of the last run, or `None`."""
-        return self._loop_state.graph
+        """The object of the front end for hooks, of the last run, or `None`."""
+        return self._loop_state.additions.graph
 
     @property
     def last_step(self) -> int | None:

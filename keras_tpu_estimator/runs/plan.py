@@ -192,7 +192,7 @@ class StepCounting:
 
     def settle(self, step: Step) -> None:
         """Sets the answer from the traced training step."""
-        self._is_by_value = not step.counts_once
+        self._is_by_value = not step.additions.counts_once
         self._is_known.set()
 
     def give_up(self) -> None:

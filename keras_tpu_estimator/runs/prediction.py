@@ -22,7 +22,7 @@ from keras_tpu_estimator.engine.inputs.stacking import (
     StackSize,
     even_share,
 )
-from keras_tpu_estimator.engine.program.steps import NeedsHostError, Step
+from keras_tpu_estimator.engine.program.steps import ReadAgainError, Step
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import PredictionState, hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
@@ -152,7 +152,7 @@ class Prediction:
         try:
             yield from self._batches()
             return
-        except NeedsHostError:
+        except ReadAgainError:
             if self.context.hosts.are_several:
                 raise
         yield from self._batches()
@@ -236,7 +236,7 @@ class PredictionLoop:
     ) -> Iterator[Predicted]:
         """Yields the predictions of the first and the `following` batches."""
         hook_list = hooks_around(
-            hooks, self._context, self._loop_state, self._step.graph
+            hooks, self._context, self._loop_state, self._step.additions.graph
         )
         hook_list.begin()
         self._runtime.values.add_hook_variables(self._values, self._step)
@@ -440,7 +440,7 @@ class PredictionLoop:
         by_name = results[-1].predicted.by_name
         self._loop_state.outputs = by_name
         self._loop_state.fetched = {**by_name, **running.named}
-        self._loop_state.graph = running.fed.step.graph
+        self._loop_state.additions = running.fed.step.additions
         return results
 
     def _one_by_one(self, failed: Running) -> Running:

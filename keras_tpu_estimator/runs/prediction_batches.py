@@ -21,11 +21,10 @@ from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import form
+from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
-    CUT,
     Outputs,
     Step,
-    check_not_truncated,
 )
 
 
@@ -265,8 +264,8 @@ class Running:
         """Waits for the predictions without padding, or raises the run's error."""
         if self.error is not None:
             raise self.error
-        check_not_truncated(self.outputs.get(CUT, {}))
-        outputs = {k: v for k, v in self.outputs.items() if k != CUT}
+        self.fed.step.additions.check(self.outputs.get(CHECKS, {}))
+        outputs = {k: v for k, v in self.outputs.items() if k != CHECKS}
         stacked = jax.tree.map(np.asarray, outputs)
         if self.fed.room == 1:
             return [self._result(self.fed.batches[0], stacked)]
@@ -290,12 +289,7 @@ class Running:
         if padded.examples != size:
             predictions = jax.tree.map(cut, predictions)
         predictions = with_host_tensors(predictions, finish=np.asarray)
-        if self.fed.step.dtypes is not None:
-            predictions = jax.tree.map(
-                lambda array, dtype: array.astype(dtype, copy=False),
-                predictions,
-                self.fed.step.dtypes,
-            )
+        predictions = self.fed.step.additions.as_received(predictions)
         host_call = None
         if "host_call" in outputs:
             host_call = jax.tree.map(lambda a: a[None], outputs["host_call"])

@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed
-from keras_tpu_estimator.engine.program.steps import NeedsHostError, Step
+from keras_tpu_estimator.engine.program.steps import ReadAgainError, Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
@@ -286,7 +286,7 @@ class StepsByShape:
     def _prepared(self, prepare: Callable[[], Step]) -> Step:
         try:
             step = prepare()
-        except NeedsHostError as error:
+        except ReadAgainError as error:
             # Steps that have run cannot run again.
             raise ValueError(str(error)) from error
         except Exception as error:  # Mostly from the user's code.

@@ -261,12 +261,12 @@ class TrainingLoop:
             )
             saver = Saver(
                 *(self._context, self._loop_state, self._positions),
-                self._step.retention,
+                self._step.additions.retention,
             )
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
                 start = values.step
-                if not self._step.counts_once:
+                if not self._step.additions.counts_once:
                     first = self._count_by_value(first)
                 every = self._context.steps_between_hooks
                 self._plan.end_at(
@@ -347,7 +347,7 @@ class TrainingLoop:
             metrics = self._run_part(staged, metrics, fetch)
             steps += staged.stacked.steps
         counted = steps
-        if not self._step.counts_once:
+        if not self._step.additions.counts_once:
             counted = self._loop_state.values.step - before
         if self._plan.is_timed and not self._plan.follows_hooks:
             # The duration of a loop ends when the devices have completed it.
@@ -377,7 +377,7 @@ class TrainingLoop:
         self._loop_state.wait()
         self._hooks.run_is_made()
         self._loop_state.ran(losses, outputs)
-        self._loop_state.graph = step.graph
+        self._loop_state.additions = step.additions
         if "host_call" in outputs or "train_metrics" in outputs:
             self._outfeed.put(outputs, numbers)
         return metrics
@@ -420,7 +420,7 @@ class TrainingLoop:
         return (
             not are_simulated
             and (not self._plan.is_timed or self._plan.follows_hooks)
-            and self._step.counts_once
+            and self._step.additions.counts_once
             and self._hooks.allows_run_ahead
         )
 

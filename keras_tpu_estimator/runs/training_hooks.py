@@ -17,6 +17,7 @@ from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
+    SavingHook,
 )
 from keras_tpu_estimator.api.hooks.session import (
     MetricCounts,
@@ -24,15 +25,11 @@ from keras_tpu_estimator.api.hooks.session import (
     T,
     check_retention,
 )
-from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook, LoopHook
 from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.api.hooks.summary_saver import (
     RecordedSummariesHook,
     TrainingLogHook,
-)
-from keras_tpu_estimator.api.hooks.tensorflow_hook import (
-    TensorFlowHook,
-    TensorFlowSaverHook,
 )
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook
@@ -108,12 +105,9 @@ def training_hooks(
     return hooks
 
 
-def savers_among(
-    hooks: Iterable[Hook],
-) -> list[CheckpointSaverHook | TensorFlowSaverHook]:
+def savers_among(hooks: Iterable[Hook]) -> list[SavingHook]:
     """Returns the hooks that save checkpoints."""
-    kinds = CheckpointSaverHook | TensorFlowSaverHook
-    return [hook for hook in hooks if isinstance(hook, kinds)]
+    return [hook for hook in hooks if isinstance(hook, SavingHook)]
 
 
 def _own_saver(context: EstimatorContext) -> list[Hook]:
@@ -131,14 +125,12 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
     return [saver]
 
 
-def _let_read(
-    savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook], hooks: Sequence[Hook]
-) -> None:
+def _let_read(savers: Sequence[SavingHook], hooks: Sequence[Hook]) -> None:
     """Makes savers act in their order among hooks that may read checkpoints.
 
     As in TensorFlow, such hooks are called for a step when its checkpoint exists.
     """
-    readers = [h for h in hooks if isinstance(h, TensorFlowHook) and h.may_read_saves]
+    readers = [h for h in hooks if isinstance(h, LoopHook) and h.may_read_saves]
     if not readers:
         return
     for hook in (*savers, *readers):
@@ -155,7 +147,7 @@ def _losses_only(
     Summaries need only the losses if `model_fn` records nothing, and if the loss of a
     loop is the loss of its last step.
     """
-    is_enough = context.iterations is None and step.counts_once
+    is_enough = context.iterations is None and step.additions.counts_once
     if step.records or not is_enough:
         return None
     return lambda: progress.losses_of_steps
@@ -163,7 +155,7 @@ def _losses_only(
 
 def _attach(
     listeners: Sequence[CheckpointSaverListener],
-    savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook],
+    savers: Sequence[SavingHook],
 ) -> None:
     """Attaches the listeners to the first saver."""
     validation.check_listeners(listeners, is_saving=bool(savers))
@@ -285,7 +277,7 @@ class TrainingSession(Session):
         call: HostExchange,
     ):
         live = LiveModel(context, loop_state)
-        super().__init__(live.fetch, live, loop_state.wait, step.graph)
+        super().__init__(live.fetch, live, loop_state.wait, step.additions.graph)
         self._context = context
         self._runtime = context.runtime
         self._loop_state = loop_state

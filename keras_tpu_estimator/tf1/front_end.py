@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
@@ -24,8 +23,8 @@ from keras_tpu_estimator.engine.program.bound_model_fn import (
 )
 from keras_tpu_estimator.engine.program.steps import (
     BatchLayout,
-    NeedsHostError,
     Program,
+    ReadAgainError,
     Step,
     StepInput,
 )
@@ -52,6 +51,7 @@ from keras_tpu_estimator.tf1.host.preprocessing import (
     without_values,
 )
 from keras_tpu_estimator.tf1.host.serving_graph import ServedTF1ModelFn, build_tf1_graph
+from keras_tpu_estimator.tf1.host.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.tf1.lift.graph_step import GraphStep
 
 
@@ -104,7 +104,7 @@ class TF1Program:
         labels: Labels,
         size: int | None = None,
     ) -> tuple[Features, Labels]:
-        """Returns what the devices receive for a batch; see `ReadsOnHost`."""
+        """Returns what the devices receive for a batch; see `ReadsBatches`."""
         if not self.reads_all and is_dense((features, labels)):
             return features, labels
         try:
@@ -138,7 +138,7 @@ class TF1Program:
         if size is None:
             return
         self.reads_all = True
-        raise NeedsHostError(
+        raise ReadAgainError(
             "On several hosts, or for batches of another shape than the first, sizes "
             f"must not depend on values of the input. Received: {size}. Compute the "
             "size from static shapes such as `x.shape`, or from numbers in `params`."

@@ -13,9 +13,9 @@ from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluate, Evaluation, Evaluations
 from keras_tpu_estimator.workflow.specs import (

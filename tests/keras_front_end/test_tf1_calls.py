@@ -20,7 +20,7 @@ from keras import ops
 from tensorflow.compat.v1 import nn, reduce_sum  # noqa: TID253
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
+from keras_tpu_estimator.tf1.foreign_calls import TF1CallError
 
 X, Y = regression_data(examples=16)
 HERE = __file__
@@ -278,9 +278,9 @@ IMPORTS_LATE = """
 import sys
 import numpy as np
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.tf1 import foreign_calls
 
-with tf1_calls.rejected():
+with foreign_calls.rejected():
     assert "tensorflow" not in sys.modules
 
 
@@ -297,7 +297,7 @@ estimator = kte.TPUEstimator(
 )
 try:
     next(estimator.predict(lambda params: np.ones((2, 1), "float32")))
-except tf1_calls.TF1CallError as error:
+except foreign_calls.TF1CallError as error:
     assert "a TensorFlow variable" in str(error)
 else:
     raise AssertionError

@@ -66,16 +66,16 @@ _ORIGINS_ENTRY = (
         ("assigned['a/dense/kernel']", "a/dense", "kernel", False),
         ("w", "", "w", False),
         # All names of a TensorFlow graph are the user's.
-        (f"{_LOOP}/tf1_step/MatMul", "", "MatMul", False),
-        (f"{_LOOP}/tf1_step/while/body/scan", "while/body", "scan", False),
-        (f"{_LOOP}/tf1_step/gradients/Tanh_grad/TanhGrad", "", "Tanh", True),
+        (f"{_LOOP}/front_end_step/MatMul", "", "MatMul", False),
+        (f"{_LOOP}/front_end_step/while/body/scan", "while/body", "scan", False),
+        (f"{_LOOP}/front_end_step/gradients/Tanh_grad/TanhGrad", "", "Tanh", True),
         (
-            f"{_LOOP}/tf1_step/tower/gradients_1/dense/MatMul_grad/MatMul_1",
+            f"{_LOOP}/front_end_step/tower/gradients_1/dense/MatMul_grad/MatMul_1",
             "dense",
             "MatMul",
             True,
         ),
-        (f"{_LOOP}/tf1_step/gradients/AddN", "gradients", "AddN", False),
+        (f"{_LOOP}/front_end_step/gradients/AddN", "gradients", "AddN", False),
         ("", "", "", False),
     ],
 )

@@ -15,8 +15,8 @@ from helpers import estimator_of, linear, model_fn_of
 from tf1_programs import estimator, fed, summaries_in
 
 from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
-from keras_tpu_estimator.api.hooks.tensorflow_hook import adopted
 from keras_tpu_estimator.runs.training_hooks import TrainingSession
+from keras_tpu_estimator.tf1.host.tensorflow_hook import adopted
 
 X = np.linspace(1, 2, 32, dtype="float32").reshape(16, 2)
 

@@ -35,7 +35,7 @@ def test_largest_arrays_have_lines(tmp_path):
     assert {each.line.file for each in operations} == {__file__}
     lines = {each.line.number - first for each in operations}
     assert lines <= {2, 3, 5}
-    assert "tf1_step" not in str(caught.value)
+    assert "front_end_step" not in str(caught.value)
 
 
 def test_weights_include_only_trained_variables(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.engine.program.steps import CutIntegersError
+from keras_tpu_estimator.tf1.lift.truncation import CutIntegersError
 
 IDS = np.array([[100_000], [3]], "int64")
 

@@ -128,7 +128,8 @@ class RunConfig:
         checkpoint_format: The format of written checkpoints: "hdf5";
             "tensorflow", which TensorFlow reads; or "orbax", which flax and
             MaxText also read. All three can be read. Defaults to `None`, for
-            "tensorflow" with a TF1 `model_fn`, and "hdf5" otherwise.
+            that of the front end of `model_fn`: "tensorflow"
+            with TensorFlow graphs, and "hdf5" otherwise.
         host_timeout_secs: Seconds that processes wait for one of them that does
             not respond, or is behind the others, before all end. Defaults to
             30.

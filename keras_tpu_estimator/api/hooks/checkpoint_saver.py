@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import (
@@ -69,6 +69,16 @@ def check_listeners(
                 "keras_tpu_estimator.hooks.CheckpointSaverListener."
             )
     return checked
+
+
+@runtime_checkable
+class SavingHook(Protocol):
+    """A hook that saves checkpoints in training, and calls listeners."""
+
+    acts_last: bool
+
+    def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """Sets additional listeners, which replace those of an earlier call."""
 
 
 class CheckpointSaverHook(LoopHook):

@@ -21,7 +21,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
-from keras_tpu_estimator.api.hooks.tensorflow_hook import adopted, adopted_listener
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.field_checks import tuple_of
 from keras_tpu_estimator.base.common.shown import shown
 
@@ -163,7 +163,7 @@ def validate_hooks(
     `argument` is the argument's name for errors.
     """
     given = tuple_of(argument, hooks, Hook, "hook")
-    checked = tuple(adopted(hook) for hook in given)
+    checked = tuple(_adopted(hook, Hook, "adopted") for hook in given)
     for hook in checked:
         if not isinstance(hook, Hook):
             raise TypeError(
@@ -183,4 +183,13 @@ def validate_listeners(
     """
     kind = CheckpointSaverListener
     given = tuple_of(argument, listeners, kind, "listener")
-    return check_listeners(map(adopted_listener, given), argument)
+    adopted = [_adopted(each, kind, "adopted_listener") for each in given]
+    return check_listeners(adopted, argument)
+
+
+def _adopted(hook: Any, kind: Any, function: str) -> Any:
+    """Returns a hook or listener of another framework as one of a kind, if a front end
+    adapts such; others unchanged.
+    """
+    adapter = None if isinstance(hook, kind) else registry.find("hook_adapter")
+    return hook if adapter is None else getattr(adapter, function)(hook)

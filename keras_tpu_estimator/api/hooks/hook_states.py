@@ -11,14 +11,13 @@ import keras
 
 from keras_tpu_estimator.api.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.api.hooks.fingerprints import changed_names, fingerprints
-from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook, SessionRunHook
 from keras_tpu_estimator.api.hooks.state_sources import (
     OF_EVERY_CALLBACK,
     beginning,
     known,
     sources_of,
 )
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.base.common.shown import shown
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -183,10 +182,7 @@ class HookStates:
 
 def _subjects_of(hook: SessionRunHook) -> Iterator[Any]:
     """Yields a hook and its callbacks, which may have a state."""
-    if isinstance(hook, TensorFlowHook):
-        yield hook.hook
-        return
-    yield hook
+    yield hook.adopted if isinstance(hook, LoopHook) else hook
     if isinstance(hook, CallbackHook):
         for callback in hook.callbacks:
             yield from _callbacks_in(callback)

@@ -235,7 +235,18 @@ Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
 
 
 class LoopHook(SessionRunHook):
-    """A hook that can tell the next run from the end of the input."""
+    """A hook that can tell the next run from the end of the input.
+
+    Attributes:
+        may_read_saves: Whether it may read the checkpoint of a run in `after_run`.
+    """
+
+    may_read_saves: bool = False
+
+    @property
+    def adopted(self) -> Any:
+        """The hook of another framework that it calls, or else itself."""
+        return self
 
     def open(self, session: Session) -> None:
         """Called once, before the `begin` of any hook."""

@@ -274,7 +274,7 @@ def _variables(
     return tuple({variable.path: variable for variable in firsts}.values())
 
 
-# Methods of TF1 optimizers that Keras's optimizers lack, by the replacement.
+# Methods of TensorFlow's optimizers that Keras's optimizers lack, by the replacement.
 _OF_TENSORFLOW = {
     "compute_gradients": "kte.CrossShardOptimizer(optimizer)",
     "get_slot": "kte.CrossShardOptimizer(optimizer)",
@@ -327,7 +327,7 @@ def minimize(
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Explains an `AttributeError` about TF1 methods that Keras's optimizers lack."""
+    """Explains an `AttributeError` about methods of TensorFlow's optimizers."""
     try:
         yield
     except AttributeError as error:

@@ -218,7 +218,7 @@ def _tensor(kind: str, name: Any, value: Any) -> Any:
         return value.value
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and not tensorflow.executing_eagerly():
-        # The model_fn builds a TF1 graph.
+        # The model_fn builds a TensorFlow graph.
         if tensorflow.is_tensor(value):
             return tensorflow.convert_to_tensor(value)
     arrays = jax.Array | np.ndarray | np.generic

@@ -1,1 +1,1 @@
-"""TF1 optimizers that Keras lacks, and optax optimizers."""
+"""Optimizers of `tf.contrib` that Keras lacks, and optax optimizers."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 _PACKAGE = "keras_tpu_estimator"
 
+
 def parse_command(
     arguments: Sequence[str], version: str, commands: Mapping[str, str]
 ) -> str:

@@ -1,4 +1,4 @@
-"""The parts of the package that other parts find by name, and import when they use them.
+"""The parts of the package that others find by name, and import at first use.
 
 The core imports no front end, export or tool. It asks for a part by its name, and a
 table (`parts.py`) says which module has it. The folder of such a part may be missing.

@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.types import PyTree, TensorLike
-from keras_tpu_estimator.base.tracing import jaxprs, tf1_calls
+from keras_tpu_estimator.base.tracing import foreign_calls, jaxprs
 from keras_tpu_estimator.base.tracing.analyses import (
     Crossing,
     FixedWeight,
@@ -265,7 +265,7 @@ def capture(
         return result
 
     while True:
-        could_be_seen = tf1_calls.are_detectable()
+        could_be_seen = foreign_calls.are_detectable()
         try:
             attempt = _attempt(
                 in_scope, inputs, variables, args, objects or {}, axis_sizes
@@ -278,7 +278,7 @@ def capture(
             if not is_news or len(clashes) > _MOST_CLASHES:
                 raise clashes[0] from None
             continue
-        if tf1_calls.are_detectable() and not could_be_seen:
+        if foreign_calls.are_detectable() and not could_be_seen:
             continue  # The function has imported TensorFlow.
         if isinstance(attempt, Captured):
             return attempt

@@ -1,6 +1,6 @@
 """Variables by path.
 
-A `model_fn` creates its layers again each time it runs, as in TF1. Here it runs under a
+A `model_fn` creates its layers again each time it runs. Here it runs under a
 `VariableScope`, which identifies a variable by its path: the first trace makes it, and
 each later trace receives the value of the same path.
 """

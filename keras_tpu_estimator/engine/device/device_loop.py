@@ -28,8 +28,8 @@ from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size, is_unbatched
+from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
-    CUT,
     NAMED,
     NEWEST,
     STEP_LOSS,
@@ -40,7 +40,7 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 
 # The outputs that leave the devices in PREDICT.
-_PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
+_PREDICTED: tuple[str, ...] = ("predictions", "host_call", CHECKS)
 
 
 class DeviceLoop:
@@ -316,7 +316,7 @@ class DeviceLoop:
             newest = {name: outputs.pop(name, {}) for name in NEWEST}
             newest[NAMED] = _only(newest[NAMED], fetch)
             assigned = self._places.pinned(assigned | changed)
-            if not step.counts_once:
+            if not step.additions.counts_once:
                 outputs[STEP_NUMBERS] = assigned[GLOBAL_STEP]
             return (assigned, metrics), (loss, outputs), newest
 
@@ -326,9 +326,9 @@ class DeviceLoop:
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
         # Each process reads the flags of its devices.
-        cut = stacked.pop(CUT, {})
+        checks = stacked.pop(CHECKS, {})
         stacked, newest = cores.whole_on_hosts((stacked, newest))
-        return assigned, metrics, losses, stacked, newest | {CUT: cut}
+        return assigned, metrics, losses, stacked, newest | {CHECKS: checks}
 
     def _run_one(
         self,

@@ -21,7 +21,7 @@ from keras_tpu_estimator.engine.program.steps import (
     BatchLayout,
     Outputs,
     Program,
-    ReadsOnHost,
+    ReadsBatches,
     Step,
     StepFunction,
 )
@@ -51,7 +51,7 @@ class DistributedProgram:
         layouts: Mapping[str, BatchLayout] | None = None,
     ):
         self._program = program
-        self._on_host = program if isinstance(program, ReadsOnHost) else None
+        self._reader = program if isinstance(program, ReadsBatches) else None
         self._layouts = types.MappingProxyType(dict(layouts or {}))
         self.store: VariableStore = program.store
         self.loss_mean = keras.metrics.Mean(name="loss")
@@ -68,7 +68,7 @@ class DistributedProgram:
     @property
     def reads_all(self) -> bool:
         """Whether `read` computes tensors of each batch on the host."""
-        return self._on_host is not None and self._on_host.reads_all
+        return self._reader is not None and self._reader.reads_all
 
     def read(
         self, mode: str, features: Features, labels: Labels, size: int | None = None
@@ -77,9 +77,9 @@ class DistributedProgram:
 
         A smaller batch is later padded to `size`, if given.
         """
-        if self._on_host is None:
+        if self._reader is None:
             return features, labels
-        return self._on_host.read(mode, self.layout(mode), features, labels, size)
+        return self._reader.read(mode, self.layout(mode), features, labels, size)
 
     def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns the step for inputs like these, traced at the first call.
@@ -126,7 +126,9 @@ class DistributedProgram:
             is the mean over all steps so far, and `STEP_LOSS` the step's loss.
         """
         changed, outputs = self.to_compile(step)(values, *batch)
-        is_mean_of_steps = step.mode == ModeKeys.TRAIN or not step.weighs_examples
+        is_mean_of_steps = (
+            step.mode == ModeKeys.TRAIN or not step.additions.weighs_examples
+        )
         weight = 1 if is_mean_of_steps else batch_size(batch)
         metrics = self.loss_mean.stateless_update_state(
             metrics, outputs["loss"], sample_weight=weight

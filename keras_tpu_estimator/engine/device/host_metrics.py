@@ -20,7 +20,7 @@ from keras_tpu_estimator.api.model_fn.spec_checks import (
     metric_value,
 )
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, VariableScope
 from keras_tpu_estimator.base.upstream import keras_models, keras_names
@@ -100,7 +100,7 @@ class HostMetrics:
         return jax.tree.map(_on_host, self._result)
 
     def _call(self, tensors: PyTree) -> dict[str, Any]:
-        with tf1_calls.with_advice():
+        with foreign_calls.with_advice():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
         self.directions.update(keras_models.directions_of(ops))

@@ -210,7 +210,7 @@ class VariableOwner:
 
     def add_hook_variables(self, values: RunState, step: Step) -> None:
         """Adds variables that hooks made, with values from the checkpoint."""
-        if step.graph is None or not step.graph.enter_new(self._store):
+        if not step.additions.enter_new(self._store):
             return
         missing = {*self._store.without_slots()}.difference(values)
         if values.checkpoint is not None:

@@ -1,9 +1,4 @@
-"""Steps, programs and outputs: the vocabulary between `model_fn` and the device loop.
-
-Devices keep integers in 32 bits between steps. A step that computes with 64 bits
-also outputs a flag for each result on each core, which the host checks after the
-loop.
-"""
+"""Steps, programs and outputs: the vocabulary between `model_fn` and the device loop."""
 
 import collections
 import dataclasses
@@ -13,22 +8,19 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from keras_tpu_estimator.api.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.inputs.deployment import TPUContext
 from keras_tpu_estimator.engine.inputs.input_shapes import Cut
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.additions import NO_ADDITIONS, StepAdditions
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.directory.retention import Retention
 
 Outputs: TypeAlias = dict[str, PyTree]
 StepFunction: TypeAlias = Callable[
@@ -43,8 +35,6 @@ IS_PADDING = "is_padding"
 
 # The metrics over all steps so far, if the program accumulates them itself.
 METRIC_VALUES = "metric_values"
-# The scope of a TensorFlow graph's operations in XLA's names.
-GRAPH_SCOPE = "tf1_step"
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
 
@@ -55,8 +45,6 @@ SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 STEP_LOSS = "step_loss"
 # The gradients with respect to features, by key.
 FEATURE_GRADIENTS = "feature_gradients"
-# Flags of truncated 64-bit integers by name: see `outputs.truncation_flags`.
-CUT = "cut"
 NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
 # The global step after each step of a program that assigns it.
 STEP_NUMBERS = "step_numbers"
@@ -203,17 +191,9 @@ class Step:
         named: The names of tensors that hooks may fetch.
         is_grouped: Whether groups of cores have different values. The values of
             the first core are the model's.
-        counts_once: Whether each step of TRAIN increments the global step by
-            one. Otherwise the global step is the value that the step assigns.
-        weighs_examples: Whether the loss of EVAL is the mean over examples.
-            Otherwise it is the mean over batches of any size.
         directions: The Keras metrics among the `metric_values` that should rise
             ("up") or fall ("down"), by name.
-        retention: The checkpoints to keep, or `None` for those of `RunConfig`.
-        dtypes: A pytree like the output `predictions` with the dtypes that the user
-            receives, or `None` for those of the devices.
-        line_in_graph: Returns the user's line that made an operation of the
-            graph, by its name, or `None` if it is unknown.
+        additions: Everything that only its front end needs.
     """
 
     mode: str
@@ -225,15 +205,10 @@ class Step:
     hooks: tuple[Hook, ...]
     scaffold: Scaffold
     named: Names
-    graph: HookedGraph | None = None
     is_grouped: bool = False
-    counts_once: bool = True
     records: bool = True
-    weighs_examples: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    retention: Retention | None = None
-    dtypes: PyTree = None
-    line_in_graph: Callable[[str], SourceLine | None] | None = None
+    additions: StepAdditions = NO_ADDITIONS
 
     def split(self, values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
         """Returns the values that the step assigns, and those it only reads."""
@@ -254,7 +229,8 @@ class Step:
 class Program(Protocol):
     """The variables and the steps that a `model_fn` defines.
 
-    Front ends make programs; the users of a program do not depend on them.
+    Front ends make programs; the users of a program do not depend on them. A program
+    that also `ReadsBatches` prepares them on the host.
     """
 
     store: VariableStore
@@ -266,16 +242,16 @@ class Program(Protocol):
         """
 
 
-class NeedsHostError(ValueError):
-    """The host must compute tensors of each batch, so the input is read again.
+class ReadAgainError(ValueError):
+    """The input must be read again, because the program now reads each batch.
 
-    A program raises it before its first step. From then on `ReadsOnHost.read` computes
-    the tensors.
+    A program that `ReadsBatches` raises it before its first step. From then on it
+    `reads_all`.
     """
 
 
 @runtime_checkable
-class ReadsOnHost(Protocol):
+class ReadsBatches(Protocol):
     """A program that computes tensors of each batch on the host.
 
     `reads_all` means that it does so for batches of dense numbers too.
@@ -392,42 +368,3 @@ def of_all_cores(
         name: value if value.ndim else one(value, differing[name])
         for name, value in tensors.items()
     }
-
-
-# The flag for any tensor. No tensor has this name.
-_ANY = ""
-
-
-class CutIntegersError(ValueError):
-    """A step computed integers that do not fit the devices' 32 bits."""
-
-
-def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns the output `CUT` of a step: flags of shape `[1]`, true where truncated.
-
-    The flags of all cores stay side by side, because a sum over cores would take time
-    in each step.
-    """
-    found = {name: jnp.any(where)[None] for name, where in differing.items()}
-    if not found:
-        return {}
-    return {**found, _ANY: jnp.any(jnp.stack([*found.values()]), axis=0)}
-
-
-def check_not_truncated(cut: Mapping[str, jax.Array]) -> None:
-    """Raises an error if the output `CUT` of finished steps has a flag that is set."""
-    if not cut or not _is_set(cut[_ANY]):
-        return
-    names = sorted(name for name, flag in cut.items() if name and _is_set(flag))
-    raise CutIntegersError(
-        "Integers must fit 32 bits when they leave a step, because devices "
-        "keep no 64 bits between steps. Received larger ones in "
-        f"{names}, which are variables or tensors of model_fn. Count in larger "
-        "units, split each into two, or compute them on the host: in input_fn, "
-        "host_call, or from the predictions."
-    )
-
-
-def _is_set(flag: jax.Array) -> bool:
-    """Returns whether a flag is set on any device of this host."""
-    return any(np.any(shard.data) for shard in flag.addressable_shards)

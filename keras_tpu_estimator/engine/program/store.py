@@ -207,7 +207,7 @@ def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
     """Returns the path of the variable that each optimizer state belongs to.
 
     Optax's state has an owner. Other state has the shape of its variable and is named
-    after it: `adam/dense_kernel_momentum` in Keras, `dense/kernel/Adam` in TF1.
+    after it: `adam/dense_kernel_momentum` in Keras, `dense/kernel/Adam` in TensorFlow.
     """
     by_name: dict[str, str] = {}
     for path in variables:
@@ -232,5 +232,5 @@ def _prefixes(path: str) -> list[str]:
     words = last.split("_")
     keras_names = ["_".join(words[:n]) for n in range(len(words) - 1, 0, -1)]
     parts = folder.split("/")
-    tf1_names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    return [*tf1_names, *keras_names]
+    folder_names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return [*folder_names, *keras_names]

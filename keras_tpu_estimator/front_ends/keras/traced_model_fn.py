@@ -15,7 +15,7 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_context import Specs
-from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.base.upstream import keras_devices, keras_models
@@ -91,7 +91,7 @@ class TracedModelFn:
             batch_normalization.synchronizing(self.options.synchronize_batch_norm),
             recording.only_to(collector),
             names_collected() as named,
-            tf1_calls.rejected(),
+            foreign_calls.rejected(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()

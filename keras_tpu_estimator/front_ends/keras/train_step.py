@@ -17,7 +17,7 @@ from keras_tpu_estimator.base.mesh.replica_context import (
     own_of,
     specs_of,
 )
-from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.steps import (
@@ -220,7 +220,7 @@ def _trace_update(
             for op, at in zip(ops, given, strict=True):
                 stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
-            stack.enter_context(tf1_calls.rejected())
+            stack.enter_context(foreign_calls.rejected())
             rates: dict[str, Any] = {}
             for op, tensors in zip(ops, reduced, strict=True):
                 rates |= op.apply(tensors)

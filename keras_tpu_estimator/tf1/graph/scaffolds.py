@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.api.hooks.tensorflow_hook import retention_of_saver
 from keras_tpu_estimator.api.model_fn.scaffold import InitSession, Scaffold
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -20,6 +19,7 @@ from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.sessions import LocalInit, load_values
+from keras_tpu_estimator.tf1.host.tensorflow_hook import retention_of_saver
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
 
 # By field, the collection in which TensorFlow looks for it and stores defaults.

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_estimator.api.hooks.graph_session import Request
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.program.store import (
@@ -33,6 +32,7 @@ from keras_tpu_estimator.tf1.graph.sessions import load_values
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.graph.variables import enter
 from keras_tpu_estimator.tf1.host.graph_cut import cut
+from keras_tpu_estimator.tf1.host.graph_session import Request
 from keras_tpu_estimator.tf1.lift.effects import effects_of
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 from keras_tpu_estimator.tf1.spec import Spec

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import release
@@ -25,6 +24,7 @@ from keras_tpu_estimator.tf1.host.iterator_hooks import (
     initialize_iterators,
     is_uninitialized,
 )
+from keras_tpu_estimator.tf1.host.tensorflow_hook import TensorFlowHook
 
 
 class InputSession:

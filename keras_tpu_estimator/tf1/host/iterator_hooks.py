@@ -8,8 +8,8 @@ needs its shape. So hooks are called early, with the session of the input graph.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowHook
 from keras_tpu_estimator.tf1.graph.definitions import reachable
+from keras_tpu_estimator.tf1.host.tensorflow_hook import TensorFlowHook
 
 _ITERATORS = frozenset({"Iterator", "IteratorV2"})
 _INITIALIZER = "MakeIterator"

@@ -15,8 +15,8 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.base.upstream import keras_random
+from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
-    CUT,
     NAMED,
     REPORTS,
     SUMMARIES,
@@ -29,7 +29,6 @@ from keras_tpu_estimator.engine.program.steps import (
     outputs_of,
     same_on_all,
     splits,
-    truncation_flags,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
@@ -47,6 +46,7 @@ from keras_tpu_estimator.tf1.host.postprocessing import (
 from keras_tpu_estimator.tf1.host.step_writers import taken_out
 from keras_tpu_estimator.tf1.host.summaries import Recorded, recorded
 from keras_tpu_estimator.tf1.lift import primitive
+from keras_tpu_estimator.tf1.lift.graph_additions import GraphAdditions
 from keras_tpu_estimator.tf1.lift.graph_outputs import (
     Compiled,
     GraphOutputs,
@@ -54,6 +54,7 @@ from keras_tpu_estimator.tf1.lift.graph_outputs import (
     warn_of_writes,
 )
 from keras_tpu_estimator.tf1.lift.refusals import check_platform
+from keras_tpu_estimator.tf1.lift.truncation import truncation_flags
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 
 # An odd number, so that its multiples are distinct modulo 2**32.
@@ -136,13 +137,14 @@ class GraphStep:
                 {name: model.local[name] for name in self.local},
             ),
             named=self._outputs,
-            graph=FetchedGraph(model, self._example.cores.topology.num_replicas),
-            counts_once=self.counts_once,
             records=self._outputs.records,
-            weighs_examples=False,
-            retention=retention_of(model.scaffold),
-            dtypes=self._dtypes,
-            line_in_graph=self._outputs.pruned.line_of,
+            additions=GraphAdditions(
+                FetchedGraph(model, self._example.cores.topology.num_replicas),
+                self._outputs.pruned.line_of,
+                self.counts_once,
+                retention_of(model.scaffold),
+                self._dtypes,
+            ),
         )
 
     def _run(
@@ -159,7 +161,7 @@ class GraphStep:
                 for name, tensor in zip(compiled.names, compiled.tensors, strict=True)
             },
             REPORTS: {},
-            CUT: split,
+            CHECKS: split,
         }
         run = cores.per_core(
             functools.partial(self._per_core, compiled),
@@ -205,7 +207,7 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
-        outputs[CUT] = truncation_flags(
+        outputs[CHECKS] = truncation_flags(
             dict(zip(lifted.wide.values(), cut, strict=True))
         )
         changed = dict(zip(lifted.changes, results, strict=True))

@@ -13,7 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from keras_tpu_estimator.base.cpu.tuning import tuned
 from keras_tpu_estimator.base.mesh.replica_context import sum_over
-from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
+from keras_tpu_estimator.engine.program.additions import FRONT_END_SCOPE
 from keras_tpu_estimator.tf1.lift import jax_internals
 from keras_tpu_estimator.tf1.lift.jax_internals import DTYPES
 from keras_tpu_estimator.tf1.lift.lifting import Lifted
@@ -245,7 +245,7 @@ def _lower(
     return jax_internals.inlined(
         context,
         lifted.module,
-        GRAPH_SCOPE,
+        FRONT_END_SCOPE,
         operands,
         replacement,
         by_device,
@@ -261,7 +261,7 @@ def _total(axes: tuple[str, ...], groups: list[list[int]], x: jax.Array) -> jax.
     return total
 
 
-_step = Primitive(GRAPH_SCOPE)
+_step = Primitive(FRONT_END_SCOPE)
 _step.multiple_results = True
 _step.def_impl(_run_alone)
 _step.def_abstract_eval(_abstract)

@@ -1,4 +1,4 @@
-"""TensorFlow hooks as hooks of this package, and those that have no purpose here.
+"""TensorFlow hooks as hooks of this package.
 
 Only this file uses private attributes of TensorFlow's hooks and listeners.
 """
@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
@@ -17,125 +17,29 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
     GraphListener,
 )
-from keras_tpu_estimator.api.hooks.graph_session import (
-    HookedGraph,
-    InputGraphSession,
-    Request,
-    graph_session,
-)
+from keras_tpu_estimator.api.hooks.needless_hooks import FeedFnHook
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.api.hooks.session import Session, refuse_feed, warn_of_options
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     LaterArgs,
     LoopHook,
     SessionRunContext,
-    SessionRunHook,
     SessionRunValues,
 )
 from keras_tpu_estimator.api.hooks.stopping import StopAtStepHook
 from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.tf1.host.graph_session import (
+    HookedGraph,
+    InputGraphSession,
+    Request,
+    graph_session,
+)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 # Hooks of these packages read no checkpoints.
 _OWN_PACKAGES = frozenset({"keras_tpu_estimator", "tensorflow"})
 # Zero hours keep each checkpoint forever.
 _SMALLEST_HOURS = 1e-9
-
-
-class FeedFnHook(SessionRunHook):
-    """A hook of the original that explains the alternative to feeding.
-
-    A device loop is one compiled program, which reads only the batches of
-    `input_fn`. This name exists so that old scripts fail with an explanation:
-    add the value to the features of each batch in `input_fn`.
-
-    Args:
-        feed_fn: The function that returned the values to feed.
-
-    Raises:
-        ValueError: Always.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> kte.hooks.FeedFnHook(lambda: {"rate": 0.1})
-    Traceback (most recent call last):
-        ...
-    ValueError: `feed_fn` must be None. Received: ...
-
-    Reference: `tf.compat.v1.train.FeedFnHook`.
-    """
-
-    def __init__(self, feed_fn: Callable[[], Any] | None):
-        refuse_feed("feed_fn", feed_fn or "nothing")
-
-
-class GlobalStepWaiterHook(SessionRunHook):
-    """A hook that starts at once, and warns if it should have waited.
-
-    In the original, workers start one after the other while others train. Here
-    all processes make every step together, so that waiting for a step would
-    never end. The counterpart of `tf.compat.v1.train.GlobalStepWaiterHook`.
-
-    Args:
-        wait_until_step: The global step to wait for.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> hook = kte.hooks.GlobalStepWaiterHook(wait_until_step=0)
-    """
-
-    allows_run_ahead = True
-
-    def __init__(self, wait_until_step: int):
-        self._wait_until_step = wait_until_step
-
-    def after_create_session(self, session: Session, coord: Any) -> None:
-        """Warns if the step has not been reached."""
-        del coord
-        step = int(session.run("global_step"))
-        if step < self._wait_until_step:
-            _logger.warning(
-                "GlobalStepWaiterHook does not wait for global step %d: all "
-                "processes make each step together. Starting at step %d.",
-                self._wait_until_step,
-                step,
-            )
-
-
-def make_stop_at_checkpoint_step_hook(
-    estimator: Any, last_step: int, wait_after_file_check_secs: float = 30
-) -> StopAtStepHook:
-    """Returns a hook that stops all processes at the same step.
-
-    Processes make each step together, so none waits for another's checkpoint.
-    The counterpart of
-    `tf.estimator.experimental.make_stop_at_checkpoint_step_hook`.
-
-    Args:
-        last_step: The global step to stop at.
-        estimator: Accepted for compatibility.
-        wait_after_file_check_secs: Accepted for compatibility. Defaults to 30.
-
-    Returns:
-        A hook for `train`.
-
-    Raises:
-        ValueError: `last_step` is `None`.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> estimator = kte.TPUEstimator(
-    ...     lambda features, mode, params: None,
-    ...     config=kte.RunConfig(), train_batch_size=8)
-    >>> hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 1000)
-    >>> isinstance(hook, kte.hooks.StopAtStepHook)
-    True
-    """
-    del estimator, wait_after_file_check_secs
-    return StopAtStepHook(last_step=last_step)
 
 
 def adopted(hook: Any) -> Any:
@@ -202,6 +106,15 @@ def _package_of(hook: Any) -> str:
     return type(hook).__module__.partition(".")[0]
 
 
+def _may_read_saves(hook: Any) -> bool:
+    """Returns whether a hook may read checkpoints: whether it is of a user's class.
+
+    A class with `get_state` must act before the save that contains its state.
+    """
+    is_of_user = _package_of(hook) not in _OWN_PACKAGES
+    return is_of_user and not hasattr(hook, "get_state")
+
+
 def _interval(hook: Any) -> dict[str, Any]:
     timer = hook._timer
     return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
@@ -245,6 +158,7 @@ class TensorFlowHook(LoopHook):
 
     def __init__(self, hook: Any):
         self.hook = hook
+        self.may_read_saves = _may_read_saves(hook)
         # TensorFlow's hooks wait only for the values that they fetch.
         is_own = _package_of(hook) == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
@@ -252,13 +166,9 @@ class TensorFlowHook(LoopHook):
         self._early: _EarlyCall | None = None
 
     @property
-    def may_read_saves(self) -> bool:
-        """Whether the hook may read checkpoints: whether it is of a user's class.
-
-        A class with `get_state` must act before the save that contains its state.
-        """
-        is_of_user = _package_of(self.hook) not in _OWN_PACKAGES
-        return is_of_user and not hasattr(self.hook, "get_state")
+    def adopted(self) -> Any:
+        """TensorFlow's hook."""
+        return self.hook
 
     @property
     def may_initialize(self) -> bool:

@@ -16,7 +16,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
@@ -25,6 +25,7 @@ from keras_tpu_estimator.base.upstream.tensorflow_names import (
     collections_reported,
     ops_reported,
 )
+from keras_tpu_estimator.tf1.names import porting
 
 _TENSORFLOW = ("tensorflow", "tf_keras", "tf_slim")
 # Libraries that users call, and that may use TensorFlow internally.
@@ -149,18 +150,13 @@ class TF1CallError(TypeError):
     The message names the call, its line, and the code to write instead.
     """
 
-    # This function returns the code to write instead of a TensorFlow 1 name, as a
-    # sentence without its period. The package sets it when it is imported.
-    advice: ClassVar[Callable[[str], str]] = staticmethod(
-        lambda name: "Port it to Keras or JAX"
-    )
     __reduce__ = reduce_error
 
     def __init__(self, call: Place, what: str):
         name = called_name(call)
         super().__init__(
             f"This code must use Keras or JAX. Received `{name}`, {what}, "
-            f"at {call.line}. {type(self).advice(name)}. Or run a TensorFlow 1 "
+            f"at {call.line}. {porting.advice(name)}. Or run a TensorFlow 1 "
             "model_fn unchanged: `kte.tf1.model_fn(model_fn)`."
         )
 
