@@ -1,4 +1,4 @@
-"""Steps, programs and outputs: the vocabulary between `model_fn` and the device loop."""
+"""Steps, programs and outputs: the terms between `model_fn` and the device loop."""
 
 import collections
 import dataclasses

@@ -20,7 +20,7 @@ class CutIntegersError(ValueError):
 
 
 def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Returns the output `CHECKS` of a step: flags of shape `[1]`, true where truncated.
+    """Returns the output `CHECKS` of a step: flags of shape `[1]`, true if truncated.
 
     The flags of all cores stay side by side, because a sum over cores would take time
     in each step.
@@ -32,7 +32,7 @@ def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]
 
 
 def check_not_truncated(cut: Mapping[str, jax.Array]) -> None:
-    """Raises an error if the output `CHECKS` of finished steps has a flag that is set."""
+    """Raises an error if the output `CHECKS` of finished steps has a set flag."""
     if not cut or not _is_set(cut[_ANY]):
         return
     names = sorted(name for name, flag in cut.items() if name and _is_set(flag))
