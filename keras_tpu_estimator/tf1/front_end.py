@@ -70,7 +70,9 @@ class TF1Program:
         options: TraceOptions | None = None,
     ):
         self._options = TraceOptions() if options is None else options
-        _check_options(self._options)
+        self._options.refuse(
+            "a TF1 model_fn builds its own graph, which does not support it"
+        )
         self.store = VariableStore(seed)
         self._call_model_fn = call_model_fn
         self._seed = seed
@@ -151,20 +153,6 @@ class TF1Program:
             features, _ = example.of_one_call()
             return features.part.model(features.tensors)
         return build(self._call_model_fn, mode, example, self._seed)
-
-
-def _check_options(options: TraceOptions) -> None:
-    received = {
-        "dtype_policy": options.dtype_policy,
-        "remat": options.remat,
-        "micro_batches": None if options.micro_batches == 1 else True,
-    }
-    for name, value in received.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"RunConfig.{name} must not be set, because a TF1 model_fn builds "
-                "its own graph, which does not support it. Leave it out."
-            )
 
 
 class TF1FrontEnd(FrontEnd):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.upstream import keras_variables
+from keras_tpu_estimator.base.upstream import keras_names, keras_variables
 
 
 class KeyVariable(keras.Variable):
@@ -66,6 +66,18 @@ def own_rows(value: Any, rows: int) -> Any:
     if len(value) == rows or not getattr(value, "is_fully_addressable", True):
         return value
     return value[:rows]
+
+
+def without_value(path: str, **settings: Any) -> keras.Variable:
+    """Makes a variable at a path, which has no value yet.
+
+    `settings` are arguments of `keras.Variable`, such as its shape.
+    """
+    stateless = keras.StatelessScope(initialize_variables=False)
+    with keras_names.fresh_names(), stateless:
+        variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
+    keras_variables.set_path(variable, path)
+    return variable
 
 
 class SlotVariable(keras.Variable):

@@ -67,6 +67,23 @@ class TraceOptions:
             synchronize_batch_norm=config.synchronize_batch_norm,
         )
 
+    def refuse(self, reason: str) -> None:
+        """Raises an error if an option is set that changes the computation, for a front
+        end that does not support them.
+
+        Args:
+            reason: Why not, as the rest of a sentence that begins with "because".
+        """
+        received = {
+            "dtype_policy": self.dtype_policy is not None,
+            "remat": self.remat is not None,
+            "micro_batches": self.micro_batches != 1,
+        }
+        for name in filter(received.get, received):
+            raise NotImplementedError(
+                f"RunConfig.{name} must not be set, because {reason}. Leave it out."
+            )
+
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Sets the options of Keras in a `with` block."""

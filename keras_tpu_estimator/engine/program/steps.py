@@ -154,6 +154,34 @@ class StepInput:
             return lambda features, labels: (features, labels)
         return functools.partial(partition, cut)
 
+    def arranged(self, features: Features, labels: Labels) -> tuple[Features, Labels]:
+        """Returns one core's inputs in the form of the user's batch."""
+        if self.arrange is None:
+            return features, labels
+        return self.arrange(features, labels)
+
+    def on_cores(self, per_core: StepFunction, outputs_split: PyTree) -> StepFunction:
+        """Returns a step's function of complete batches.
+
+        Args:
+            per_core: The function of values by path and of one core's features and
+                labels. The values that it returns must be equal on all cores.
+            outputs_split: For each of its outputs, whether the cores' tensors are
+                concatenated, as from `splits`. Otherwise they must be equal.
+        """
+        split, share = self.is_split, self.sharing()
+
+        def of_parts(
+            values: AnyArraysByPath, features: Features, labels: Labels
+        ) -> tuple[ArraysByPath, Outputs]:
+            return per_core(values, *share(features, labels))
+
+        return self.cores.per_core(
+            of_parts,
+            split=(False, split, split),
+            outputs_split=(False, outputs_split),
+        )
+
     def without_data(self) -> "StepInput":
         """Returns this input without features and labels."""
         return dataclasses.replace(self, features=None, labels=None)
@@ -209,6 +237,17 @@ class Step:
     records: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     additions: StepAdditions = NO_ADDITIONS
+
+    def __post_init__(self) -> None:
+        unread = {*self.assigned} - {*self.reads}
+        if unread:
+            raise ValueError(
+                "`reads` must contain all paths that the step assigns. Received "
+                f"{sorted(self.reads)} without {sorted(unread)}. Add them."
+            )
+        # JAX orders the values of a dict by their keys.
+        object.__setattr__(self, "reads", tuple(sorted(self.reads)))
+        object.__setattr__(self, "assigned", tuple(sorted(self.assigned)))
 
     def split(self, values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
         """Returns the values that the step assigns, and those it only reads."""

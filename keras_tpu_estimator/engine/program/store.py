@@ -10,10 +10,15 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_tpu_estimator.api.model_fn.initialization import Target
 from keras_tpu_estimator.base.tracing.capture import Captured, capture
-from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable, store_value
+from keras_tpu_estimator.base.tracing.variable_classes import (
+    SlotVariable,
+    store_value,
+    without_value,
+)
 from keras_tpu_estimator.base.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
@@ -128,6 +133,44 @@ class VariableStore:
         """
         self.variables.update(variables)
         self._initial.append(initial)
+
+    def add_arrays(
+        self, arrays: Mapping[str, npt.ArrayLike], trainable: bool = True
+    ) -> None:
+        """Adds variables by path, whose initial values are arrays.
+
+        A path that already has a variable must have the same shape, and keeps its
+        initial value. Floats and integers get the dtypes of JAX arrays.
+
+        Args:
+            arrays: The initial values by path.
+            trainable: Whether these are weights, and not state. Defaults to `True`.
+
+        Raises:
+            ValueError: An array has another shape than the variable at its path.
+        """
+        values = {path: np.asarray(array) for path, array in arrays.items()}
+        for path, value in values.items():
+            shape = tuple(self.variables.get(path, value).shape)
+            if shape != value.shape:
+                raise ValueError(
+                    f"The variable {path!r} must have the shape {shape} in all modes. "
+                    f"Received an array of shape {value.shape}. Use another path."
+                )
+        new = {
+            path: without_value(
+                path,
+                shape=value.shape,
+                dtype=jax.dtypes.canonicalize_dtype(value.dtype).name,
+                trainable=trainable,
+            )
+            for path, value in values.items()
+            if path not in self.variables
+        }
+        # Steps donate their arguments, so each call needs new arrays.
+        self.add(
+            new, lambda paths, known, places: {p: jnp.array(values[p]) for p in new}
+        )
 
     def initial_values(
         self,

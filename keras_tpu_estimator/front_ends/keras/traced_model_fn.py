@@ -77,8 +77,7 @@ class TracedModelFn:
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
             labels, is_padding = None, labels
-        if self.example.arrange is not None:
-            features, labels = self.example.arrange(features, labels)
+        features, labels = self.example.arranged(features, labels)
         self.padded = None
         if self.tells_padding and isinstance(features, dict):
             features = self.padded = PaddedFeatures(features, is_padding)
@@ -173,8 +172,8 @@ class TracedModelFn:
         return Step(
             mode=self.mode,
             function=function,
-            reads=tuple(sorted(reads)),
-            assigned=tuple(sorted(assigned)),
+            reads=tuple(reads),
+            assigned=tuple(assigned),
             metric_fn=steps.metrics_of(self.spec, self.mode),
             host_call=self.spec.host_call,
             hooks=self.spec.hooks,

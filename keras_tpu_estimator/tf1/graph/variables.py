@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import keras
 import numpy as np
 
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.base.tracing.variable_classes import without_value
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.base.upstream import keras_names, keras_variables
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.internals import static_value
@@ -39,7 +38,7 @@ def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> No
             on_devices = jax.dtypes.canonicalize_dtype(dtype)
             if on_devices != dtype:
                 store.saved_dtypes[name] = dtype
-            new[name] = _keras_variable(
+            new[name] = without_value(
                 name,
                 shape=shape,
                 dtype=on_devices.name,
@@ -64,7 +63,7 @@ def enter_seed(store: VariableStore, seed: int) -> None:
     If a random seed were a constant, XLA would compile again for each process.
     """
     # It belongs to one call, so that it is in no checkpoint.
-    variable = _keras_variable(
+    variable = without_value(
         SEED,
         shape=(),
         dtype="uint32",
@@ -83,7 +82,7 @@ def enter_repeats(store: VariableStore) -> None:
     """
     if REPEATS in store.variables:
         return
-    variable = _keras_variable(
+    variable = without_value(
         REPEATS,
         shape=(),
         dtype="uint32",
@@ -95,15 +94,6 @@ def enter_repeats(store: VariableStore) -> None:
         # A new array for each call of `train`, because steps donate it.
         lambda paths, values, shardings: {REPEATS: jax.numpy.uint32(0)},
     )
-
-
-def _keras_variable(path: str, **settings: Any) -> keras.Variable:
-    """Makes a variable without a value."""
-    stateless = keras.StatelessScope(initialize_variables=False)
-    with keras_names.fresh_names(), stateless:
-        variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
-    keras_variables.set_path(variable, path)
-    return variable
 
 
 def _initial_values(

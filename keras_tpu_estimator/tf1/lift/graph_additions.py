@@ -20,16 +20,16 @@ class GraphAdditions(StepAdditions):
 
     Attributes:
         graph: The graph, with the operations of its hooks.
-        line_in_graph: Returns the user's line that made an operation.
         dtypes: A pytree like the output `predictions` with the dtypes that the user
             receives, or `None` for those of the devices.
+        line_in_graph: Returns the user's line that made an operation.
     """
 
-    graph: HookedGraph
+    graph: HookedGraph = dataclasses.field()
+    counts_once: bool = dataclasses.field()
+    retention: Retention | None = dataclasses.field()
+    dtypes: PyTree
     line_in_graph: Callable[[str], SourceLine | None]
-    counts_once: bool = True
-    retention: Retention | None = None
-    dtypes: PyTree = None
 
     weighs_examples = False
 

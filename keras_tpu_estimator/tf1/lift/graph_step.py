@@ -124,8 +124,8 @@ class GraphStep:
         return Step(
             mode=self._mode,
             function=self._run,
-            reads=tuple(sorted({GLOBAL_STEP, *own, *model.variables, *self.local})),
-            assigned=tuple(sorted(changes)),
+            reads=(*{GLOBAL_STEP, *own, *model.variables, *self.local},),
+            assigned=tuple(changes),
             metric_fn=self._metric_fn,
             host_call=self._host_call,
             hooks=self._hooks,
@@ -140,10 +140,10 @@ class GraphStep:
             records=self._outputs.records,
             additions=GraphAdditions(
                 FetchedGraph(model, self._example.cores.topology.num_replicas),
-                self._outputs.pruned.line_of,
                 self.counts_once,
                 retention_of(model.scaffold),
                 self._dtypes,
+                self._outputs.pruned.line_of,
             ),
         )
 
