@@ -7,88 +7,102 @@
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from keras_tpu_estimator import parts as _parts
 from keras_tpu_estimator.base.common import command_line as _command_line
 
 _command_line.answer_without_imports(__version__, _parts.COMMANDS)
 
 from keras_tpu_estimator.base.common import backend as _backend
+from keras_tpu_estimator.base.common import lazy_names as _lazy_names
 from keras_tpu_estimator.base.common import registry as _registry
 
 _backend.import_keras()
 _registry.offer(_parts.PARTS)
 
-from keras_tpu_estimator import (
-    checkpoints,
-    errors,
-    experimental,
-    export,
-    hooks,
-    metrics,
-    optimizers,
-    summary,
-    tf1,
-    typing,
-)
-from keras_tpu_estimator.api.config.run_config import RunConfig
-from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
-from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
-from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
-    CrossShardOptimizer,
-    minimize,
-)
-from keras_tpu_estimator.api.model_fn.initialization import (
-    init_from_checkpoint,
-)
-from keras_tpu_estimator.api.model_fn.jax_params import assign_jax_params, jax_params
-from keras_tpu_estimator.api.model_fn.known_variables import (
-    AUTO_REUSE,
-    get_global_step,
-    global_variables,
-    trainable_variables,
-    variable_scope,
-)
-from keras_tpu_estimator.api.model_fn.moving_averages import (
-    ExponentialMovingAverage,
-)
-from keras_tpu_estimator.api.model_fn.outside_compilation import (
-    outside_compilation,
-)
-from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
-from keras_tpu_estimator.api.model_fn.updates import TrainOp
-from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.hosts.failures import HostError
-from keras_tpu_estimator.base.hosts.starting import initialize
-from keras_tpu_estimator.base.mesh.replica_context import (
-    cross_replica_mean,
-    cross_replica_sum,
-)
-from keras_tpu_estimator.base.tracing.gradient_requests import gradients
-from keras_tpu_estimator.base.tracing.identity import identity
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.files.formats.latest_checkpoints import (
-    checkpoints_iterator,
-    latest_checkpoint,
-)
-from keras_tpu_estimator.files.formats.loading import (
-    list_variables,
-    load_checkpoint,
-    load_variable,
-)
-from keras_tpu_estimator.files.warm_start.settings import VocabInfo, WarmStartSettings
-from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.workflow.best_exporter import BestExporter
-from keras_tpu_estimator.workflow.continuous import evaluate_continuously
-from keras_tpu_estimator.workflow.exporters import (
-    Exporter,
-    FinalExporter,
-    LatestExporter,
-)
-from keras_tpu_estimator.workflow.from_keras import from_keras
-from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
-from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
+if _TYPE_CHECKING:
+    from keras_tpu_estimator import (
+        checkpoints,
+        errors,
+        experimental,
+        export,
+        front_ends,
+        hooks,
+        metrics,
+        optimizers,
+        summary,
+        tf1,
+        typing,
+    )
+    from keras_tpu_estimator.api.config.run_config import RunConfig
+    from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
+    from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
+    from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
+        CrossShardOptimizer,
+        minimize,
+    )
+    from keras_tpu_estimator.api.model_fn.initialization import (
+        init_from_checkpoint,
+    )
+    from keras_tpu_estimator.api.model_fn.jax_params import (
+        assign_jax_params,
+        jax_params,
+    )
+    from keras_tpu_estimator.api.model_fn.known_variables import (
+        AUTO_REUSE,
+        get_global_step,
+        global_variables,
+        trainable_variables,
+        variable_scope,
+    )
+    from keras_tpu_estimator.api.model_fn.moving_averages import (
+        ExponentialMovingAverage,
+    )
+    from keras_tpu_estimator.api.model_fn.outside_compilation import (
+        outside_compilation,
+    )
+    from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
+    from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
+    from keras_tpu_estimator.api.model_fn.updates import TrainOp
+    from keras_tpu_estimator.base.common.modes import ModeKeys
+    from keras_tpu_estimator.base.hosts.failures import HostError
+    from keras_tpu_estimator.base.hosts.starting import initialize
+    from keras_tpu_estimator.base.mesh.replica_context import (
+        cross_replica_mean,
+        cross_replica_sum,
+    )
+    from keras_tpu_estimator.base.tracing.gradient_requests import gradients
+    from keras_tpu_estimator.base.tracing.identity import identity
+    from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+    from keras_tpu_estimator.files.formats.latest_checkpoints import (
+        checkpoints_iterator,
+        latest_checkpoint,
+    )
+    from keras_tpu_estimator.files.formats.loading import (
+        list_variables,
+        load_checkpoint,
+        load_variable,
+    )
+    from keras_tpu_estimator.files.warm_start.settings import (
+        VocabInfo,
+        WarmStartSettings,
+    )
+    from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
+    from keras_tpu_estimator.front_ends.keras_model.estimator_model import (
+        EstimatorModel,
+    )
+    from keras_tpu_estimator.workflow.best_exporter import BestExporter
+    from keras_tpu_estimator.workflow.continuous import evaluate_continuously
+    from keras_tpu_estimator.workflow.exporters import (
+        Exporter,
+        FinalExporter,
+        LatestExporter,
+    )
+    from keras_tpu_estimator.workflow.from_keras import from_keras
+    from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
+    from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
+
 
 __all__ = [
     "AUTO_REUSE",
@@ -125,6 +139,7 @@ __all__ = [
     "export",
     "export_keras",
     "from_keras",
+    "front_ends",
     "get_global_step",
     "global_variables",
     "gradients",
@@ -148,6 +163,70 @@ __all__ = [
     "typing",
     "variable_scope",
 ]
+
+# The modules of the public names, imported at first use.
+_MODULES = {
+    "AUTO_REUSE": "api.model_fn.known_variables",
+    "BestExporter": "workflow.best_exporter",
+    "CrossShardOptimizer": "api.model_fn.cross_shard_optimizer",
+    "EstimatorModel": "front_ends.keras_model.estimator_model",
+    "EstimatorSpec": "api.model_fn.spec",
+    "EvalSpec": "workflow.specs",
+    "ExponentialMovingAverage": "api.model_fn.moving_averages",
+    "Exporter": "workflow.exporters",
+    "FinalExporter": "workflow.exporters",
+    "HostError": "base.hosts.failures",
+    "InputPipelineConfig": "api.config.tpu_config",
+    "LatestExporter": "workflow.exporters",
+    "ModeKeys": "base.common.modes",
+    "RunConfig": "api.config.run_config",
+    "Scaffold": "api.model_fn.scaffold",
+    "TPUConfig": "api.config.tpu_config",
+    "TPUEstimator": "estimator.tpu_estimator",
+    "TPUEstimatorSpec": "api.model_fn.spec",
+    "TrainOp": "api.model_fn.updates",
+    "TrainSpec": "workflow.specs",
+    "VocabInfo": "files.warm_start.settings",
+    "WarmStartSettings": "files.warm_start.settings",
+    "assign_jax_params": "api.model_fn.jax_params",
+    "checkpoints": "checkpoints",
+    "checkpoints_iterator": "files.formats.latest_checkpoints",
+    "clip_by_global_norm": "api.model_fn.clipping",
+    "cross_replica_mean": "base.mesh.replica_context",
+    "cross_replica_sum": "base.mesh.replica_context",
+    "errors": "errors",
+    "evaluate_continuously": "workflow.continuous",
+    "experimental": "experimental",
+    "export": "export",
+    "export_keras": "front_ends.keras.keras_file",
+    "from_keras": "workflow.from_keras",
+    "front_ends": "front_ends",
+    "get_global_step": "api.model_fn.known_variables",
+    "global_variables": "api.model_fn.known_variables",
+    "gradients": "base.tracing.gradient_requests",
+    "hooks": "hooks",
+    "identity": "base.tracing.identity",
+    "init_from_checkpoint": "api.model_fn.initialization",
+    "initialize": "base.hosts.starting",
+    "jax_params": "api.model_fn.jax_params",
+    "latest_checkpoint": "files.formats.latest_checkpoints",
+    "list_variables": "files.formats.loading",
+    "load_checkpoint": "files.formats.loading",
+    "load_variable": "files.formats.loading",
+    "metrics": "metrics",
+    "minimize": "api.model_fn.cross_shard_optimizer",
+    "optimizers": "optimizers",
+    "outside_compilation": "api.model_fn.outside_compilation",
+    "summary": "summary",
+    "tf1": "tf1",
+    "train_and_evaluate": "workflow.train_and_evaluate",
+    "trainable_variables": "api.model_fn.known_variables",
+    "typing": "typing",
+    "variable_scope": "api.model_fn.known_variables",
+}
+__getattr__ = _lazy_names.imported_at_use(
+    __name__, {name: f"{__name__}.{module}" for name, module in _MODULES.items()}
+)
 
 
 def __dir__() -> list[str]:
