@@ -28,6 +28,7 @@ MODULES = {
     "errors",
     "experimental",
     "export",
+    "front_ends",
     "hooks",
     "metrics",
     "optimizers",
@@ -43,7 +44,9 @@ def test_names_are_sorted_and_exist_once() -> None:
 
 
 def test_names_are_exactly_the_exposed_ones() -> None:
-    # Importing a module makes it an attribute of its package, public or not.
+    # Names are imported when they are first used, and importing a module makes it an
+    # attribute of its package, public or not.
+    assert [getattr(kte, name) for name in kte.__all__]
     exposed = {
         name
         for name, value in vars(kte).items()
@@ -55,6 +58,40 @@ def test_names_are_exactly_the_exposed_ones() -> None:
 def test_dir_shows_the_public_names() -> None:
     shown = [name for name in dir(kte) if not name.startswith("_")]
     assert shown == kte.__all__
+
+
+LAZY = [kte, kte.errors, kte.typing]
+
+
+@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+def test_names_are_imported_as_type_checkers_read(module) -> None:
+    imported = {
+        alias.name: node.module
+        for block in ast.parse(inspect.getsource(module)).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        for alias in node.names
+    }
+    assert {*imported} <= {*module.__all__} == {*dir(module)} - _OWN
+    for name, source in imported.items():
+        value = getattr(module, name)
+        assert value is getattr(importlib.import_module(source), name)
+
+
+_OWN = {"__all__", "__doc__", "__version__"}
+
+
+def test_importing_loads_few_modules() -> None:
+    done = run_python(
+        "import sys, keras_tpu_estimator\n"
+        "print(sum(m.startswith('keras_tpu_estimator') for m in sys.modules))"
+    )
+    assert int(done.stdout) < 20, done.stderr
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'TPUEstimatr'"):
+        _ = kte.TPUEstimatr
 
 
 def test_functions_do_not_hide_their_modules() -> None:
@@ -263,6 +300,7 @@ def test_only_the_checksum_package_is_imported_besides_keras() -> None:
         "import sys, keras\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
         "import keras_tpu_estimator\n"
+        "keras_tpu_estimator.TPUEstimator\n"
         "after = {name.partition('.')[0] for name in sys.modules}\n"
         "print(sorted(after - before - sys.stdlib_module_names))\n",
         KERAS_BACKEND="jax",

@@ -52,8 +52,8 @@ class PlanningEstimator:
                 bytes, cycles and times are omitted. Defaults to `False`.
 
         Returns:
-            A `Plan`; for several topologies a tuple with a `Plan` or a `Refusal` for
-            each.
+            A `kte.typing.Plan`; for several topologies a tuple with a `Plan` or a
+            `Refusal` for each.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_tpu_estimator as kte
 
@@ -119,6 +118,8 @@ def test_evaluation_and_prediction_use_the_checkpoint(tmp_path):
 
 
 def test_export_computes_the_predictions(tmp_path):
+    import tensorflow as tf
+
     estimator = estimator_of(tmp_path / "model").train(input_fn, steps=2)
 
     def receiver_fn():
