@@ -5,6 +5,7 @@
     nox -s next                 # Prereleases of Keras, JAX and TensorFlow.
     nox -s serving              # Model servers load exports.
     nox -s ecosystem            # KerasHub models.
+    nox -s without_tools        # The package without TF1 and plans.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.13` and
@@ -118,6 +119,13 @@ def ecosystem(session: nox.Session) -> None:
         *("pytest", "-m", "", "-n", "0"),
         *(session.posargs or ("tests/compiled/test_keras_hub.py",)),
     )
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def without_tools(session: nox.Session) -> None:
+    """Runs tests in a copy of the package without its TF1 rooms and its plans."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.without_tools", *session.posargs)
 
 
 @nox.session(python="3.11", venv_backend="uv")
