@@ -28,6 +28,7 @@ PARTS = {
     "foreign_calls": f"{_PACKAGE}.tf1.foreign_calls",
     "front_end": f"{_PACKAGE}.front_ends.keras.front_end:KERAS",
     "hook_adapter": f"{_PACKAGE}.tf1.host.tensorflow_hook",
+    "host_metrics": f"{_PACKAGE}.engine.device.traced_metrics:TracedMetrics",
     "keras_model": f"{_PACKAGE}.front_ends.keras_model.estimator_model:EstimatorModel",
     "planner": f"{_PACKAGE}.planning.planner",
     "tables": f"{_PACKAGE}.front_ends.tables.config_spec",

@@ -181,7 +181,8 @@ def room(module: str) -> str:
 def inner_room(module: str) -> str | None:
     """The same within its room, if that has inner rooms."""
     first, *others = module.split(".")
-    return others[0] if first in INNER_FLOORS and others else None
+    has_room = first in INNER_FLOORS and others not in ([], ["__init__"])
+    return others[0] if has_room else None
 
 
 def upward(

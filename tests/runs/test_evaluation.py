@@ -20,7 +20,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
+from keras_tpu_estimator.engine.device.traced_metrics import TracedMetrics
 
 X, Y = regression_data(examples=70)
 CLASSES = np.random.default_rng(1).integers(0, 3, 70).astype("int32")
@@ -269,7 +269,7 @@ def test_eval_on_one_core_beside_training_on_all(tmp_path):
 
 @pytest.mark.parametrize("metric_fn", METRIC_FNS)
 def test_host_metrics_accumulate_and_reset(metric_fn):
-    metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
+    metrics = TracedMetrics(HostFunction(metric_fn, (None, None)))
     logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
     labels = np.int32([[0, 1, 2, 0], [1, 1, 1, 1]])
     right = logits.argmax(-1) == labels

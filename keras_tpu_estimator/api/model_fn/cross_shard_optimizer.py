@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 
+from keras_tpu_estimator.api.model_fn.update import Reduction
 from keras_tpu_estimator.api.model_fn.updates import (
     Gradient,
     ReduceDtype,
-    Reduction,
     TrainOp,
     single_optimizers,
 )

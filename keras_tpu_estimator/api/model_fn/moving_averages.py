@@ -14,7 +14,7 @@ from keras_tpu_estimator.api.model_fn.known_variables import (
     tables,
     trainable_variables,
 )
-from keras_tpu_estimator.api.model_fn.updates import Update
+from keras_tpu_estimator.api.model_fn.update import Update
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.tracing.variables import VariableScope, scope_for
 

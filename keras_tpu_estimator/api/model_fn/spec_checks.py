@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.outside_compilation import HostTensor
-from keras_tpu_estimator.api.model_fn.updates import Update
+from keras_tpu_estimator.api.model_fn.update import Update
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PyTree

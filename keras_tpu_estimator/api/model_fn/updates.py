@@ -1,16 +1,15 @@
 """Updates of variables that are executed after `model_fn`."""
 
-import abc
 import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import keras
 
 from keras_tpu_estimator.api.model_fn.known_variables import get_global_step
+from keras_tpu_estimator.api.model_fn.update import Reduction, Update
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax, as_keras
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_context import Groups, ReplicaShards
@@ -18,61 +17,7 @@ from keras_tpu_estimator.base.tracing.variables import current_scope, scope_for
 from keras_tpu_estimator.base.upstream import keras_models
 
 Gradient = Any
-Reduction = Literal["mean", "sum"]
 ReduceDtype = Literal["bfloat16", "float32"]
-
-
-class Update(abc.ABC):
-    """An update of variables that is executed after `model_fn`.
-
-    Attributes:
-        variables: The updated variables.
-        loss: Scalar tensor to differentiate, or `None`.
-        reduction: The operation by which `reduced` combines its arguments over
-            the replicas, or `None` if they must be equal on all.
-    """
-
-    variables: tuple[keras.Variable, ...]
-    loss: Any = None
-    reduction: Reduction | None = None
-
-    @property
-    def carried(self) -> tuple[Any, ...]:
-        """The tensors of `model_fn` that `apply` receives without a loss."""
-        return ()
-
-    @property
-    def scalars(self) -> tuple[Any, ...]:
-        """The other scalars that `apply` needs, averaged over the replicas."""
-        return ()
-
-    def at(self, scalars: Sequence[Any]) -> AbstractContextManager[None]:
-        """Sets these scalars for `apply` in a `with` block."""
-        del scalars
-        return contextlib.nullcontext()
-
-    def reduced(
-        self, tensors: Sequence[Any], shards: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
-        """Combines tensors over the replicas.
-
-        Args:
-            tensors: The gradients of the loss, or `carried`.
-            shards: The variables that are sharded over the replicas, by path.
-        """
-        del shards
-        return tuple(tensors)
-
-    @abc.abstractmethod
-    def apply(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
-        """Updates the variables.
-
-        Args:
-            tensors: The result of `reduced`.
-
-        Returns:
-            The learning rates it used, by optimizer name, where they are known.
-        """
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,7 +148,8 @@ class DistributedProgram:
             return None
         key = step, own_names
         if key not in self._host_metrics:
-            self._host_metrics[key] = HostMetrics(step.metric_fn, own_names)
+            make = registry.part("host_metrics")
+            self._host_metrics[key] = make(step.metric_fn, own_names)
         return self._host_metrics[key].another()
 
     def directions(self) -> dict[str, str]:

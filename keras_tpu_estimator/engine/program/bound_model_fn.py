@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
-from keras_tpu_estimator.api.model_fn import cross_shard_optimizer
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -162,10 +161,7 @@ class BoundModelFn:
             kwargs["mode"] = mode
         if "config" in names:
             kwargs["config"] = copied(self.config)
-        with (
-            explained(features, labels, kwargs.get("params")),
-            cross_shard_optimizer.explained(),
-        ):
+        with explained(features, labels, kwargs.get("params")):
             spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.api.model_fn.initialization import Target
-from keras_tpu_estimator.base.tracing.capture import Captured, capture
 from keras_tpu_estimator.base.tracing.variable_classes import (
     SlotVariable,
     store_value,
@@ -61,6 +59,8 @@ class VariableStore:
     that trace, and are computed on request.
 
     Attributes:
+        seed: The seed of initial values, or `None`.
+        taken_names: The numbers of automatic names that traces must not use.
         slots: Paths of the optimizer state.
         optimizers: The optimizers by name, as their first trace made them.
         target: The variables that `init_from_checkpoint` may set.
@@ -77,8 +77,8 @@ class VariableStore:
     """
 
     def __init__(self, seed: int | None = None):
-        self._seed = seed
-        self._taken_names: dict[str, int] = {}
+        self.seed = seed
+        self.taken_names: dict[str, int] = {}
         self._initial: list[Callable[..., ArraysByPath]] = []
         self.slots: set[str] = set()
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
@@ -95,30 +95,6 @@ class VariableStore:
         }
         self.inputs = ""
         self.target = Target(self.variables, self.constants, sources={})
-
-    def capture(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Captured:
-        """Captures a function over these variables, as `capture.capture` does."""
-        return capture(
-            function,
-            self.variables,
-            *args,
-            seed=self._seed,
-            taken_names=self._taken_names,
-            **kwargs,
-        )
-
-    def enter(self, captured: Captured, *args: Any) -> None:
-        """Adds a trace's new variables, with copies of inputs for initial values."""
-        if not captured.new:
-            return
-        leaves = jax.tree.leaves(args)
-        inputs = {number: _copied(leaves[number]) for number in captured.initial_inputs}
-        self.add(
-            captured.new,
-            functools.partial(captured.initial_values, inputs=inputs),
-        )
 
     def add(
         self,
@@ -234,16 +210,6 @@ class VariableStore:
         """Returns the paths of the variables that a checkpoint may contain."""
         # A callback may have set a learning rate that the code sets as a number.
         return {*self.saved_paths(), *self.constants}
-
-
-def _copied(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
-        raise ValueError(
-            "The initial value of a variable must not depend on the input while "
-            f"only the shape of the input is known. Received: {leaf}. Call "
-            "`model.prepare(mode, features, labels)` with a batch first."
-        )
-    return np.array(leaf)
 
 
 def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:

@@ -7,7 +7,8 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update
+from keras_tpu_estimator.api.model_fn.update import Update
+from keras_tpu_estimator.api.model_fn.updates import TrainOp
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh.replica_context import (
     ReplicaShards,
@@ -22,6 +23,7 @@ from keras_tpu_estimator.base.tracing.gradient_requests import (
 )
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.bound_model_fn import widened
+from keras_tpu_estimator.engine.program.capturing import capture_over
 from keras_tpu_estimator.engine.program.steps import (
     NAMED,
     SUMMARIES,
@@ -205,7 +207,7 @@ def trace_for_gradients(
 
     while True:
         requested.clear()
-        captured = store.capture(run, *args, answers, axis_sizes=sizes)
+        captured = capture_over(store, run, *args, answers, axis_sizes=sizes)
         shards = call.example.cores.shards(captured.objects)
         if not requested:
             shards = _summed_as_asked(shards, call)

@@ -9,6 +9,7 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 )
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
+from keras_tpu_estimator.engine.program.capturing import capture_over, enter
 from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step, of_all_cores
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.forward_checks import (
@@ -28,7 +29,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     cores = call.example.cores
     args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)
-    store.enter(forward, *args)
+    enter(store, forward, *args)
     check_can_be_sharded(call, forward)
     if call.mode != ModeKeys.PREDICT:
         warn_of_label_shapes(store.warned, forward, *args)
@@ -63,9 +64,9 @@ def _trace_forward(
     """
     sizes = call.example.cores.axis_sizes
     try:
-        return store.capture(call, *args, axis_sizes=sizes)
+        return capture_over(store, call, *args, axis_sizes=sizes)
     except Exception:
         if call.padded is None or call.padded.is_asked:
             raise
     call.tells_padding = False
-    return store.capture(call, *args, axis_sizes=sizes)
+    return capture_over(store, call, *args, axis_sizes=sizes)

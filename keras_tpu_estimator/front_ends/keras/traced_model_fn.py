@@ -8,6 +8,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn import cross_shard_optimizer
 from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.api.model_fn.spec_checks import metric_value
@@ -91,6 +92,7 @@ class TracedModelFn:
             recording.only_to(collector),
             names_collected() as named,
             foreign_calls.rejected(),
+            cross_shard_optimizer.explained(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()

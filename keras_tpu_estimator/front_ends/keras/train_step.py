@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import jax
 
-from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update, single_optimizers
+from keras_tpu_estimator.api.model_fn.update import Update
+from keras_tpu_estimator.api.model_fn.updates import TrainOp, single_optimizers
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.cores import Cores
@@ -20,6 +21,7 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
+from keras_tpu_estimator.engine.program.capturing import capture_over, enter
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     NAMED,
@@ -67,7 +69,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     check_cut(call.example, call.micro_batches)
     args = call.example.of_one_call(call.micro_batches)
     forward = trace_for_gradients(store, call, args)
-    store.enter(forward.last, *args, forward.example_answers)
+    enter(store, forward.last, *args, forward.example_answers)
     check_can_be_sharded(call, forward.last)
     warn_of_label_shapes(store.warned, forward.last, *args, forward.example_answers)
     warn_of_fixed_weights(forward.last)
@@ -235,13 +237,14 @@ def _trace_update(
         [like(op.carried if op.loss is None else op.variables) for op in ops],
         [like(op.scalars) for op in ops],
     )
-    captured = store.capture(
+    captured = capture_over(
+        store,
         update,
         *given,
         objects=forward.objects,
         axis_sizes=cores.axis_sizes,
     )
-    store.enter(captured, *given)
+    enter(store, captured, *given)
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)
