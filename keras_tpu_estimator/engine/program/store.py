@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.api.model_fn.initialization import Target
 from keras_tpu_estimator.base.tracing.variable_classes import (
     SlotVariable,
     store_value,
@@ -24,6 +23,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     is_seed,
 )
 from keras_tpu_estimator.base.upstream import keras_variables
+from keras_tpu_estimator.files.warm_start.targets import Target
 
 GLOBAL_STEP = "global_step"
 # TensorFlow's name for the number of evaluated batches.
