@@ -133,10 +133,12 @@ def _let_read(savers: Sequence[SavingHook], hooks: Sequence[Hook]) -> None:
     readers = [h for h in hooks if isinstance(h, LoopHook) and h.may_read_saves]
     if not readers:
         return
-    for hook in (*savers, *readers):
-        hook.acts_last = True
-        if isinstance(hook, CheckpointSaverHook):
-            hook.is_read_by_hooks = True
+    for reader in readers:
+        reader.acts_last = True
+    for saver in savers:
+        saver.acts_last = True
+        if isinstance(saver, CheckpointSaverHook):
+            saver.is_read_by_hooks = True
 
 
 def _losses_only(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from keras_tpu_estimator.base.cpu.tuning import quick_options, tuned
+from keras_tpu_estimator.base.cpu.quick_compiling import quick_options
+from keras_tpu_estimator.base.cpu.tuning import tuned
 from tests.cpu.same import check_same, operations
 
 WELL = {"xla_backend_optimization_level": 3}

@@ -13,9 +13,8 @@ from helpers import estimator_of
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.export import checking
+from keras_tpu_estimator.export import checking, program_graphs
 from keras_tpu_estimator.export.shapes import FeatureSpec, samples
-from keras_tpu_estimator.front_ends.keras import front_end
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
@@ -263,7 +262,7 @@ def test_assets(assets, exception, message, estimator, tmp_path):
 def test_results_that_differ_from_jax_are_an_error(
     estimator, tmp_path, monkeypatch, number
 ):
-    build = front_end.build_graph
+    build = program_graphs.build_graph
 
     def build_wrong(*args):
         graph = build(*args)
@@ -274,7 +273,7 @@ def test_results_that_differ_from_jax_are_an_error(
             graph, model=dataclasses.replace(graph.model, trial=wrong)
         )
 
-    monkeypatch.setattr(front_end, "build_graph", build_wrong)
+    monkeypatch.setattr(program_graphs, "build_graph", build_wrong)
     with pytest.raises(
         kte.export.UnservableError,
         match=r"the same as JAX.*, which \S*export_helpers.py:\d+ makes",

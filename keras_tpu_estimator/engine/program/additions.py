@@ -55,6 +55,7 @@ class StepAdditions:
     def line_of(self, operation: str) -> SourceLine | None:
         """Returns the user's line that made an operation of `FRONT_END_SCOPE`."""
         del operation
+        return None
 
 
 NO_ADDITIONS = StepAdditions()

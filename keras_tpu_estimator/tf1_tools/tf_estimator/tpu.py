@@ -46,8 +46,8 @@ def export_estimator_savedmodel(
         checkpoint_path: See there.
     """
     exporting = copy.copy(estimator)
-    exporting._export_settings = dataclasses.replace(
-        estimator._export_settings, to_tpu=True
+    exporting._export_targets = dataclasses.replace(
+        estimator._export_targets, to_tpu=True
     )
     return exporting.export_saved_model(
         export_dir_base,
