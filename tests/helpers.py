@@ -1,5 +1,6 @@
-"""Small models and inputs for several tests, and a gate for threads."""
+"""Small models, inputs and checks of errors for several tests, and a gate."""
 
+import contextlib
 import itertools
 import json
 import threading
@@ -41,6 +42,21 @@ def each_once(*columns):
         pytest.param(*values) if row in tried else slow(*values)
         for row, values in rows.items()
     ]
+
+
+@contextlib.contextmanager
+def refused(error, words):
+    """Expects an error whose message has all words, in their order.
+
+    Words are separated by spaces. They are what a user needs, not the whole sentence.
+    """
+    with pytest.raises(error) as caught:
+        yield caught
+    message, position = str(caught.value), 0
+    for word in words.split():
+        found = message.find(word, position)
+        assert found >= 0, f"{word!r} is missing, after {position}, in: {message}"
+        position = found + len(word)
 
 
 def regression_data(examples=64, size=3, seed=0):

@@ -9,6 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import refused
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
@@ -18,10 +19,24 @@ V2 = kte.InputPipelineConfig.PER_HOST_V2
 SLICED = kte.InputPipelineConfig.SLICED
 
 
-def test_iterations_are_kept_as_given_and_parsed():
-    config = kte.TPUConfig(iterations_per_loop="60m")
-    assert config.iterations == IterationsPerLoop(3600, "seconds")
-    assert config.iterations_per_loop == "60m"
+@pytest.mark.parametrize(
+    ("raw", "value", "unit"),
+    [
+        (1, 1, "count"),
+        ("1", 1, "count"),
+        (123, 123, "count"),
+        (np.int64(7), 7, "count"),
+        ("10s", 10, "seconds"),
+        ("300s", 300, "seconds"),
+        ("60m", 3600, "seconds"),
+        ("1h", 3600, "seconds"),
+        ("1000m", 60000, "seconds"),
+    ],
+)
+def test_iterations_are_kept_as_given_and_parsed(raw, value, unit):
+    config = kte.TPUConfig(iterations_per_loop=raw)
+    assert config.iterations == IterationsPerLoop(value, unit)
+    assert config.iterations_per_loop == raw
 
 
 def test_unset_iterations_differ_from_all_numbers():
@@ -46,50 +61,30 @@ def test_copies_of_a_tpu_config_behave_equally(iterations):
 @pytest.mark.parametrize(
     "raw",
     [
-        0,
-        "0",
-        -1,
-        "-1h",
-        "0s",
-        "012",
-        "01",
-        1.5,
-        2.0,
-        True,
-        False,
-        "",
-        "5ms",
-        "5|",
-        "5|s",
-        "s",
-        "+5",
-        " 5",
-        "5 ",
-        "5\n",
-        "5S",
-        "٥",
-        b"5",
+        *(0, -1, 1.0, 1.5, 2.0, True, False, b"5", [5], "", "0", "0s", "s"),
+        *("-1", "-1h", "+1", "+5", "01", "012", "01m", "1.5s", "1_000", "1e3", "5d"),
+        *("5|", "5|s", "5s|", "5ms", "5S", "5 s", " 5", "5 ", "5\n", "\u0665"),
     ],
 )
 def test_other_iterations_are_refused(raw):
-    with pytest.raises(ValueError, match="must be positive.*Received"):
-        IterationsPerLoop.parse(raw)
-    with pytest.raises(ValueError, match="iterations_per_loop"):
+    words = f"iterations_per_loop positive '30s' '5m' '1h' {raw!r} 1 or more"
+    with refused(ValueError, words):
         kte.TPUConfig(iterations_per_loop=raw)
 
 
 @pytest.mark.parametrize(
-    "value, unit, error, message",
+    ("value", "unit", "error", "words"),
     [
-        (0, "count", ValueError, "positive"),
-        (-3, "seconds", ValueError, "positive"),
-        (1.0, "count", TypeError, "int"),
-        (True, "count", TypeError, "int"),
-        (1, "minutes", ValueError, "unit"),
+        (0, "count", ValueError, "positive 0 1 or more"),
+        (-3, "seconds", ValueError, "positive -3"),
+        (2.5, "count", TypeError, "int 2.5 float"),
+        (1.0, "count", TypeError, "int 1.0"),
+        (True, "count", TypeError, "int True"),
+        (5, "minutes", ValueError, "unit 'seconds' 'minutes' parse"),
     ],
 )
-def test_parsed_iterations_validate_themselves(value, unit, error, message):
-    with pytest.raises(error, match=message):
+def test_parsed_iterations_validate_themselves(value, unit, error, words):
+    with refused(error, words):
         IterationsPerLoop(value, unit)
 
 
@@ -137,6 +132,8 @@ def test_tpu_config_has_the_originals_fields_in_order():
 def test_tpu_config_is_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         kte.TPUConfig().num_shards = 8
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kte.TPUConfig(1).iterations.value = 2
 
 
 @pytest.mark.parametrize(
@@ -180,41 +177,38 @@ def test_accepted_fields_are_stored(fields):
 
 
 @pytest.mark.parametrize(
-    "name, value, error, message",
+    ("name", "values", "error", "words"),
     [
-        ("num_shards", 0, ValueError, "must be positive"),
-        ("num_shards", -1, ValueError, "must be positive"),
-        ("num_shards", 2.0, TypeError, "must be an int"),
-        ("num_shards", "8", TypeError, "must be an int"),
-        ("num_shards", True, TypeError, "must be an int"),
-        ("num_cores_per_replica", 0, ValueError, "one of"),
-        ("num_cores_per_replica", 3, ValueError, "one of"),
-        ("num_cores_per_replica", 256, ValueError, "one of"),
-        ("num_cores_per_replica", 2.0, ValueError, "one of"),
-        ("num_cores_per_replica", "2", ValueError, "one of"),
-        ("num_cores_per_replica", True, ValueError, "one of"),
-        ("per_host_input_for_training", 0, ValueError, "PER_HOST_V2=3"),
-        ("per_host_input_for_training", 99, ValueError, "PER_HOST_V2=3"),
-        ("per_host_input_for_training", None, ValueError, "PER_HOST_V2=3"),
-        ("per_host_input_for_training", "3", ValueError, "PER_HOST_V2=3"),
-        ("initial_infeed_sleep_secs", -1, ValueError, "zero or positive"),
-        ("initial_infeed_sleep_secs", 0.5, TypeError, "must be an int"),
-        ("initial_infeed_sleep_secs", "3", TypeError, "must be an int"),
-        ("initial_infeed_sleep_secs", True, TypeError, "must be an int"),
-        ("eval_training_input_configuration", 1, ValueError, "SLICED=5"),
-        ("eval_training_input_configuration", V2, ValueError, "SLICED=5"),
-        ("eval_training_input_configuration", 4, ValueError, "SLICED=5"),
-        ("eval_training_input_configuration", None, ValueError, "SLICED=5"),
-        ("eval_training_input_configuration", True, ValueError, "SLICED=5"),
-        ("experimental_host_call_every_n_steps", 0, ValueError, "positive"),
-        ("experimental_host_call_every_n_steps", 1.5, TypeError, "an int"),
-        ("experimental_host_call_every_n_steps", None, TypeError, "an int"),
-        ("experimental_host_call_every_n_steps", True, TypeError, "an int"),
+        ("num_shards", (0, -1), ValueError, "positive"),
+        ("num_shards", (2.0, "8", True), TypeError, "an int"),
+        ("num_cores_per_replica", (0, 3, 256, 2.0, "2", True), ValueError, "one of"),
+        (
+            "per_host_input_for_training",
+            (0, 99, None, "3"),
+            ValueError,
+            "PER_HOST_V2=3",
+        ),
+        ("initial_infeed_sleep_secs", (-1,), ValueError, "zero or positive"),
+        ("initial_infeed_sleep_secs", (0.5, "3", True), TypeError, "an int"),
+        (
+            "eval_training_input_configuration",
+            (1, V2, 4, None, True),
+            ValueError,
+            "SLICED=5",
+        ),
+        ("experimental_host_call_every_n_steps", (0,), ValueError, "positive"),
+        (
+            "experimental_host_call_every_n_steps",
+            (1.5, None, True),
+            TypeError,
+            "an int",
+        ),
     ],
 )
-def test_refused_fields_are_named(name, value, error, message):
-    with pytest.raises(error, match=rf"`{name}` .*{message}"):
-        kte.TPUConfig(**{name: value})
+def test_refused_fields_are_named(name, values, error, words):
+    for value in values:
+        with refused(error, f"`{name}` {words}"):
+            kte.TPUConfig(**{name: value})
 
 
 @pytest.mark.parametrize("dims", [[[1, 2]], [[1, 2], None], ({"x": [1, 2]},)])

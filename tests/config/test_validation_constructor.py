@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from helpers import linear, model_fn_of
+from helpers import linear, model_fn_of, refused
 
 import keras_tpu_estimator as kte
 
@@ -61,214 +61,124 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-# By name: the wrong arguments, the exception and its message, in the order of the
-# checks. Cases with one number test the same check.
+# By name: the wrong arguments, the exception and words of its message, in the order of
+# the checks. Cases with one number test the same check.
 REFUSED = {
     "1 no config": (
         {"config": None},
         ValueError,
-        r"must be a keras_tpu_estimator\.RunConfig\. Received: None.*"
-        r"config=RunConfig\(model_dir=",
+        "RunConfig None RunConfig(model_dir=",
     ),
-    "1 config of another type": (
-        {"config": {"model_dir": "x"}},
+    "1 other config": (
+        {"config": {"a": 1}},
         ValueError,
-        r"must be a keras_tpu_estimator\.RunConfig\. Received: .* of type dict",
+        "RunConfig dict",
     ),
-    "2 params that are a number": (
-        {"params": 3},
-        TypeError,
-        "`params` must be a dict of hyperparameters. Received: 3 of type "
-        "int. Pass something like params={'learning_rate'",
-    ),
-    "2 params that are a list": (
-        {"params": ["rate"]},
-        TypeError,
-        r"`params` must be a dict .* Received: \['rate'\] of type list",
-    ),
-    "2 batch_size in params": (
+    "2 params 3": ({"params": 3}, TypeError, "`params` dict 3 int params={"),
+    "2 params list": ({"params": ["rate"]}, TypeError, "`params` dict ['rate'] list"),
+    "2 batch_size": (
         {"params": {"rate": 0.1, "batch_size": 8}},
         ValueError,
-        r"may not have the key 'batch_size'.*\['batch_size', 'context'\]\. "
-        "Rename yours",
+        "'batch_size' 'context' Rename",
     ),
-    "2 context in params": (
-        {"params": {"context": None}},
-        ValueError,
-        "may not have the key 'context'.*Rename yours",
-    ),
+    "2 context": ({"params": {"context": None}}, ValueError, "'context' Rename"),
     "3 no train_batch_size": (
         {"train_batch_size": None},
         ValueError,
-        "`train_batch_size` cannot be None with use_tpu=True. Received: None. "
-        "Pass the number of examples in a step over all cores, such as "
-        "`train_batch_size=64`, or `use_tpu=False`",
+        "`train_batch_size` None use_tpu=True `train_batch_size=64` `use_tpu=False`",
     ),
-    "5 train_batch_size of zero": (
-        {"train_batch_size": 0},
-        ValueError,
-        "`train_batch_size` must be positive. Received: 0. Pass the number",
-    ),
+    "5 zero": ({"train_batch_size": 0}, ValueError, "`train_batch_size` positive 0"),
     "6 input per core of a split model": (
         {"tpu_config": PER_CORE_INPUT_OF_SPLIT_MODEL},
         ValueError,
-        "Model parallelism needs input for each host. Received: .*PER_SHARD_V1 "
-        "with num_cores_per_replica=2. Use PER_HOST_V1 or PER_HOST_V2",
+        "PER_SHARD_V1 num_cores_per_replica=2 Use PER_HOST_V1 PER_HOST_V2",
     ),
-    "7 negative eval_batch_size": (
-        {"eval_batch_size": -8},
-        ValueError,
-        "`eval_batch_size` must be positive. Received: -8. Pass the number",
-    ),
-    "8 negative predict_batch_size": (
-        {"predict_batch_size": -1},
-        ValueError,
-        "`predict_batch_size` must be positive. Received: -1. Pass the number",
-    ),
-    "11 no model_fn": (
-        {"model_fn": None},
-        TypeError,
-        "`model_fn` must be callable. Received: None of type NoneType",
-    ),
-    "11 model_fn without features": (
+    "7 -8": ({"eval_batch_size": -8}, ValueError, "`eval_batch_size` positive -8"),
+    "8 -1": ({"predict_batch_size": -1}, ValueError, "`predict_batch_size` -1"),
+    "11 none": ({"model_fn": None}, TypeError, "`model_fn` callable None NoneType"),
+    "11 no features": (
         {"model_fn": without_features},
         ValueError,
-        "must take an argument `features`. Received a function of "
-        r"\['labels', 'mode', 'params'\]",
+        "`features` ['labels', 'mode', 'params']",
     ),
-    "12 model_fn without params": (
+    "12 no params": (
         {"model_fn": without_params, "params": {}},
         ValueError,
-        r"must take an argument `params`, .* a function of \['features', "
-        r"'labels', 'mode'\]. Add the argument",
+        "`params` ['features', 'labels', 'mode'] Add",
     ),
-    "14 model_fn with more arguments": (
-        {"model_fn": with_more},
-        ValueError,
-        "must be among features, labels, mode, params and config. Received "
-        r"others: \['depth', 'width'\]. Pass their values in `params`",
-    ),
-    "15 a method is overridden": (
+    "14 more": ({"model_fn": with_more}, ValueError, "['depth', 'width'] `params`"),
+    "15 overridden": (
         {"estimator_class": Overriding},
         ValueError,
-        "cannot override 'train'. Received: Overriding. Rename the method",
+        "'train' Overriding Rename",
     ),
 }
 # These are last; their order does not matter.
 ALSO_REFUSED = {
-    "a number as model_dir": (
-        {"model_dir": 3},
-        TypeError,
-        "`model_dir` must be a path. Received: 3 of type int. Pass a string",
-    ),
-    "zero as model_dir": (
-        {"model_dir": 0},
-        TypeError,
-        "`model_dir` must be a path. Received: 0 of type int",
-    ),
+    "directory 3": ({"model_dir": 3}, TypeError, "`model_dir` path 3 int string"),
+    "directory 0": ({"model_dir": 0}, TypeError, "`model_dir` path 0 int"),
     "two directories": (
         {"model_dir": "here", "config_dir": "there"},
         ValueError,
-        "the same in the constructor and in RunConfig. Received: 'here' "
-        "and 'there'. Set one of them",
+        "RunConfig 'here' 'there' one",
     ),
     "warm start": (
         {"warm_start_from": 3},
         ValueError,
-        "`warm_start_from` must be the path of a checkpoint, a dict of "
-        "arrays, or a WarmStartSettings. Received: 3 of type int",
+        "`warm_start_from` path dict WarmStartSettings 3 int",
     ),
     "embeddings": (
         {"embedding_config_spec": object()},
         ValueError,
-        "`embedding_config_spec` must be a "
-        "kte.experimental.EmbeddingConfigSpec. Received: <object.*Make one of",
+        "`embedding_config_spec` kte.experimental.EmbeddingConfigSpec <object Make",
     ),
-    "version 3 of exports": (
-        {"export_saved_model_api_version": 3},
-        ValueError,
-        "`export_saved_model_api_version` must be 1 or 2. Received: 3",
-    ),
-    "no version of exports": (
-        {"export_saved_model_api_version": None},
-        ValueError,
-        "must be 1 or 2. Received: None",
-    ),
+    "version 3": ({"export_saved_model_api_version": 3}, ValueError, "_version` 1 2 3"),
+    "version None": ({"export_saved_model_api_version": None}, ValueError, "1 2 None"),
 }
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *ALSO_REFUSED])
 def test_invalid_arguments_are_refused_by_name(name, temporary):
-    changes, exception, message = (REFUSED | ALSO_REFUSED)[name]
-    with pytest.raises(exception, match=message):
+    changes, exception, words = (REFUSED | ALSO_REFUSED)[name]
+    with refused(exception, words):
         construct(**changes)
     assert not os.listdir(temporary)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_first_mistake_is_reported(name):
-    changes, exception, message = REFUSED[name]
+    changes, exception, words = REFUSED[name]
     later = itertools.dropwhile(lambda other: other != name, [*REFUSED, *ALSO_REFUSED])
     for other in later:
         more_changes = (REFUSED | ALSO_REFUSED)[other][0]
         if not changes.keys() & more_changes.keys():
-            with pytest.raises(exception, match=message):
+            with refused(exception, words):
                 construct(**changes, **more_changes)
 
 
-@pytest.mark.parametrize(
-    "argument", ["train_batch_size", "eval_batch_size", "predict_batch_size"]
-)
 @pytest.mark.parametrize("size", [16.0, "16", True, np.float32(16), [16]], ids=repr)
-def test_batch_size_of_wrong_type(argument, size, temporary):
-    message = (
-        f"`{argument}` must be an int. Received: .* of type "
-        f"{type(size).__name__}. Pass the number of examples over all cores"
-    )
-    with pytest.raises(TypeError, match=message):
-        construct(**{argument: size})
+def test_batch_size_of_wrong_type(size, temporary):
+    for argument in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
+        words = f"`{argument}` int Received {type(size).__name__} all cores"
+        with refused(TypeError, words):
+            construct(**{argument: size})
     assert not os.listdir(temporary)
 
 
-@pytest.mark.parametrize(
-    ("axes", "received"),
-    [
-        (3, "3 of type int"),
-        (["a", 0], r"\['a', 0\] of type list"),
-        ([0, None], r"\[0, None\] of type list"),
-        ([True], r"\[True\] of type list"),
-        ({"x": 1}, "{'x': 1} of type dict"),
-    ],
-    ids=repr,
-)
-def test_batch_axis_of_wrong_type(axes, received):
-    message = (
-        "`batch_axis` must be a list with one int for each tensor of "
-        rf"features and labels. Received: {received}. Pass .* \[1, 0\]"
-    )
-    with pytest.raises(TypeError, match=message):
+@pytest.mark.parametrize("axes", [3, ["a", 0], [0, None], [True], {"x": 1}], ids=repr)
+def test_batch_axis_of_wrong_type(axes):
+    words = f"`batch_axis` list int {axes} {type(axes).__name__} [1, 0]"
+    with refused(TypeError, words):
         construct(model_dir="never made", batch_axis=axes)
     assert not os.path.exists("never made")
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        "train",
-        "evaluate",
-        "predict",
-        "eval_dir",
-        "get_variable_names",
-        "get_variable_value",
-        "model_dir",
-        "config",
-        "params",
-    ],
-)
-def test_overriding_members_is_refused(member):
-    class_of_user = type("Mine", (kte.TPUEstimator,), {member: lambda s: None})
-    with pytest.raises(ValueError, match=f"cannot override '{member}'.*Mine"):
-        construct(class_of_user)
+def test_overriding_members_is_refused():
+    members = "train evaluate predict eval_dir get_variable_names get_variable_value"
+    for member in (*members.split(), "model_dir", "config", "params"):
+        class_of_user = type("Mine", (kte.TPUEstimator,), {member: lambda s: None})
+        with refused(ValueError, f"'{member}' Mine"):
+            construct(class_of_user)
 
 
 def test_members_may_be_added():
@@ -334,22 +244,13 @@ def test_valid_arguments_are_accepted(changes):
     assert not os.path.exists("never made")
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"model_dir": "here"}, "here"),
-        ({"model_dir": pathlib.Path("here")}, "here"),
-        ({"model_dir": b"here"}, "here"),
-        ({"config_dir": "there", "model_dir": b"there"}, "there"),
-        ({"config_dir": "there"}, "there"),
-        ({"config_dir": "there", "model_dir": "there"}, "there"),
-        ({"config_dir": "there", "model_dir": pathlib.Path("there")}, "there"),
-        ({"config_dir": "there", "model_dir": ""}, "there"),
-    ],
-)
-def test_model_dir(changes, expected, temporary):
-    estimator = construct(**changes)
-    expected = os.path.abspath(expected)
+@pytest.mark.parametrize("of_config", [None, "there"])
+@pytest.mark.parametrize("model_dir", ["there", pathlib.Path("there"), b"there", ""])
+def test_model_dir(model_dir, of_config, temporary):
+    if not model_dir and not of_config:
+        model_dir = "there"
+    estimator = construct(model_dir=model_dir, config_dir=of_config)
+    expected = os.path.abspath("there")
     assert estimator.model_dir == estimator.config.model_dir == expected
     assert not os.listdir(temporary)
 
@@ -378,7 +279,7 @@ def test_temporary_model_dir(changes, temporary, caplog):
 
 def test_directory_of_tf_config_counts_as_that_of_the_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"model_dir": "there"}))
-    with pytest.raises(ValueError, match="'here' and 'there'. Set one"):
+    with refused(ValueError, "'here' 'there' one"):
         construct(model_dir="here")
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
+from helpers import estimator_of, refused
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -29,7 +29,7 @@ def of_two(labels, outputs):
     return {}
 
 
-def of_two_or_three(labels, outputs, weights=None):
+def of_defaults(labels, outputs, weights=None):
     del labels, outputs, weights
     return {}
 
@@ -43,166 +43,90 @@ class Hook(kte.hooks.SessionRunHook):
     pass
 
 
-# By name: the invalid fields, the exception, and its message about the field NAME.
-# The order is that of the checks in TRAIN.
+# By name: the invalid fields, the exception, and words of its message; NAME is the
+# field. The order is that of the checks in TRAIN.
 HOST_FUNCTIONS = {
-    "neither tuple nor list": (
-        of_two,
-        ValueError,
-        "`NAME` must be a tuple or list of a function and its tensors. "
-        "Received: <function of_two.* of type function",
-    ),
-    "a dict": (
-        {"function": of_two},
-        ValueError,
-        "`NAME` must be a tuple or list .* of type dict",
-    ),
-    "one element": (
-        (of_two,),
-        ValueError,
-        "`NAME` must have two elements, a function and its tensors. Received 1:",
-    ),
-    "three elements": (
-        [of_two, [], []],
-        ValueError,
-        "`NAME` must have two elements, .* Received 3: .* Put all tensors "
-        "into one list",
-    ),
-    "not callable": (
-        ([LOSS], of_two),
-        TypeError,
-        "The first element of `NAME` must be callable. Received: .* of type list",
-    ),
-    "a bare tensor": (
+    "function": (of_two, ValueError, "`NAME` tuple or list <function of_two"),
+    "dict": ({"function": of_two}, ValueError, "`NAME` tuple or list dict"),
+    "one element": ((of_two,), ValueError, "`NAME` two elements 1:"),
+    "three": ([of_two, [], []], ValueError, "`NAME` two elements 3: one list"),
+    "not callable": (([LOSS], of_two), TypeError, "first `NAME` callable list"),
+    "tensor": (
         (of_two, np.ones(2)),
         ValueError,
-        "The tensors of `NAME` must be a tuple, list or dict. Received: "
-        "ndarray. Put a single tensor into a list",
+        "`NAME` list dict ndarray a list",
     ),
-    "a tensor too few": (
-        (of_two, [LOSS]),
-        RuntimeError,
-        r"`NAME` takes 2 arguments \['labels', 'outputs'\], but there are 1 "
-        "tensors. Pass one tensor for each argument",
-    ),
-    "a tensor too many": (
-        (of_two, (LOSS, LOSS, LOSS)),
-        RuntimeError,
-        "`NAME` takes 2 arguments .*, but there are 3 tensors",
-    ),
-    "none for an argument with a default": (
-        (of_two_or_three, [LOSS, LOSS]),
-        RuntimeError,
-        "`NAME` takes 3 arguments .* including arguments with defaults",
-    ),
+    "too few": ((of_two, [LOSS]), RuntimeError, "`NAME` 2 ['labels', 'outputs'] 1"),
+    "too many": ((of_two, (LOSS, LOSS, LOSS)), RuntimeError, "`NAME` 2 3 tensors"),
+    "default": ((of_defaults, [LOSS, LOSS]), RuntimeError, "`NAME` 3 with defaults"),
 }
 COMMON = {
     **{
-        f"{name} of wrong type": (
+        name: (
             {name: [Hook(), "hook"]},
             TypeError,
-            "must be SessionRunHook instances. Received: 'hook' of type str. "
-            r"Derive it from keras_tpu_estimator\.hooks\.SessionRunHook",
+            "SessionRunHook 'hook' str keras_tpu_estimator.hooks.SessionRunHook",
         )
         for name in HOOKS
     },
     "no train_op": (
         {"train_op": None},
         ValueError,
-        r"Missing train_op: in mode 'train' .* the result of kte\.minimize\("
-        r"optimizer, loss\). Received: train_op=None",
+        "train_op 'train' kte.minimize(optimizer, loss) train_op=None",
     ),
     "train_op is a function": (
         {"train_op": of_two},
         TypeError,
-        r"`train_op` must be the result of kte\.minimize\(optimizer, loss\) "
-        "or .* "
-        "Received: <function of_two.* of type function",
+        "`train_op` kte.minimize(optimizer, loss) <function of_two function",
     ),
     "train_op holds a string": (
         {"train_op": [TRAIN_OP, "minimize"]},
         TypeError,
-        "or a sequence of these. Received: 'minimize' of type str",
+        "sequence 'minimize' str",
     ),
-    "no loss": (
-        {"loss": None},
-        ValueError,
-        "Missing loss: in mode 'train' .* a scalar tensor as its loss. "
-        "Received: loss=None",
-    ),
-    "loss is a number": (
-        {"loss": 0.5},
-        TypeError,
-        "`loss` must be a tensor. Received: 0.5 of type float. Compute it "
-        "with keras.ops",
-    ),
-    "loss is not a scalar": (
+    "no loss": ({"loss": None}, ValueError, "loss 'train' scalar loss=None"),
+    "loss is a number": ({"loss": 0.5}, TypeError, "`loss` 0.5 float keras.ops"),
+    "not a scalar": (
         {"loss": np.ones((4, 1))},
         ValueError,
-        r"`loss` must be a scalar. Received a tensor of shape \(4, 1\). "
-        "Take its mean or its sum",
+        "`loss` scalar (4, 1)",
     ),
     "predictions are a list": (
         {"predictions": [np.ones(2)]},
         TypeError,
-        "`predictions` must be a tensor or a dict of tensors. Received for "
-        r"'predictions': \[.* of type list",
+        "`predictions` tensor dict 'predictions': list",
     ),
     "a prediction is a number": (
         {"predictions": {"y": np.ones(2), "z": 3}},
         TypeError,
-        "a tensor or a dict of tensors. Received for 'z': 3 of type int. "
-        "Convert it with keras.ops.convert_to_tensor",
+        "tensor 'z': 3 int keras.ops.convert_to_tensor",
     ),
-    "export_outputs are a list": (
-        {"export_outputs": []},
-        TypeError,
-        r"must be a dict from signature names to export outputs. Received: "
-        r"\[\] of type list",
-    ),
+    "export_outputs": ({"export_outputs": []}, TypeError, "dict signature [] list"),
 }
 OF_TPU = {
-    f"{field} {name}": (
-        {field: pair},
-        exception,
-        message.replace("NAME", field),
-    )
+    f"{field} {name}": ({field: pair}, exception, words.replace("NAME", field))
     for field in ("eval_metrics", "host_call")
-    for name, (pair, exception, message) in HOST_FUNCTIONS.items()
+    for name, (pair, exception, words) in HOST_FUNCTIONS.items()
 }
 OF_ONE_CORE = {
-    "training_chief_hooks of wrong type": (
+    "training_chief_hooks": (
         {"training_chief_hooks": [print]},
         TypeError,
-        "must be SessionRunHook instances. Received: .*print",
+        "SessionRunHook print",
     ),
     **COMMON,
-    "eval_metric_ops are a list": (
-        {"eval_metric_ops": [keras.metrics.Mean()]},
-        TypeError,
-        "must be a dict from names to Keras metrics or .* Received: .* of type list",
-    ),
-    "a metric is a list": (
-        {"eval_metric_ops": {"m": [LOSS, LOSS]}},
-        TypeError,
-        r"'m' must be a keras.metrics.Metric or a \(value, update\) tuple. "
-        "Received: .* of type list",
-    ),
-    "a metric is a tuple of three": (
-        {"eval_metric_ops": {"m": (LOSS, LOSS, LOSS)}},
-        TypeError,
-        "'m' must be .* of type tuple",
-    ),
-    "a metric is a number": (
-        {"eval_metric_ops": {"m": 0.5}},
-        TypeError,
-        "'m' must be .* Received: 0.5 of type float",
-    ),
-    "a metric is called by a number": (
-        {"eval_metric_ops": {3: (LOSS, LOSS)}},
-        TypeError,
-        "The name of a metric must be a string. Received: 3 of type int. Pass '3'",
-    ),
+    **{
+        f"metrics {n}": ({"eval_metric_ops": metrics}, TypeError, words)
+        for n, (metrics, words) in enumerate(
+            [
+                ([keras.metrics.Mean()], "dict Keras metrics list"),
+                ({"m": [LOSS, LOSS]}, "'m' keras.metrics.Metric (value, update) list"),
+                ({"m": (LOSS, LOSS, LOSS)}, "'m' tuple"),
+                ({"m": 0.5}, "'m' 0.5 float"),
+                ({3: (LOSS, LOSS)}, "name string 3 int '3'"),
+            ]
+        )
+    },
 }
 SPECS = {
     kte.TPUEstimatorSpec: {**OF_TPU, **COMMON},
@@ -210,9 +134,9 @@ SPECS = {
 }
 
 
-def refused(spec_class, name, mode=TRAIN, **more):
-    changes, exception, message = SPECS[spec_class][name]
-    with pytest.raises(exception, match=message):
+def check(spec_class, name, mode=TRAIN, **more):
+    changes, exception, words = SPECS[spec_class][name]
+    with refused(exception, words):
         spec_class(mode, **ENOUGH[mode] | more | changes)
 
 
@@ -221,7 +145,7 @@ def refused(spec_class, name, mode=TRAIN, **more):
     [(each, name) for each, cases in SPECS.items() for name in cases],
 )
 def test_invalid_arguments_are_refused_by_name(spec_class, name):
-    refused(spec_class, name)
+    check(spec_class, name)
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
@@ -229,7 +153,7 @@ def test_names_of_metrics_are_checked_when_returned(name):
     metric_ops = {name: (LOSS, LOSS)}
     spec = kte.EstimatorSpec(TRAIN, **ENOUGH[TRAIN], eval_metric_ops=metric_ops)
     assert list(spec.eval_metric_ops) == [name]
-    with pytest.raises(ValueError, match=f"cannot be named '{name}', because .*Give"):
+    with pytest.raises(ValueError, match=f"cannot be named '{name}'"):
         kte.EstimatorSpec(EVAL, **ENOUGH[EVAL], eval_metric_ops=metric_ops)
 
 
@@ -239,25 +163,14 @@ def test_first_mistake_is_reported(spec_class):
     names = list(cases)
     for index, name in enumerate(names):
         for other in names[index + 1 :]:
-            refused(spec_class, name, **cases[other][0])
+            check(spec_class, name, **cases[other][0])
 
 
 @pytest.mark.parametrize("spec_class", SPECS)
-@pytest.mark.parametrize(
-    ("mode", "missing", "message"),
-    [
-        (EVAL, "loss", "Missing loss: in mode 'eval'"),
-        (
-            PREDICT,
-            "predictions",
-            "Missing predictions: in mode 'infer' a spec must have a dict of "
-            "tensors. Received: predictions=None",
-        ),
-    ],
-)
-def test_missing_fields_are_refused_in_other_modes(mode, missing, message, spec_class):
-    with pytest.raises(ValueError, match=message):
-        spec_class(mode, **ENOUGH[mode] | {missing: None})
+@pytest.mark.parametrize(("mode", "name"), [(EVAL, "loss"), (PREDICT, "predictions")])
+def test_missing_fields_are_refused_in_other_modes(mode, name, spec_class):
+    with refused(ValueError, f"Missing {name} '{mode}' {name}=None"):
+        spec_class(mode, **ENOUGH[mode] | {name: None})
 
 
 @pytest.mark.parametrize("spec_class", SPECS)
@@ -267,11 +180,11 @@ def test_missing_fields_are_refused_in_other_modes(mode, missing, message, spec_
         (EVAL, "train_op is a function"),
         (PREDICT, "loss is a number"),
         (EVAL, "a prediction is a number"),
-        (PREDICT, "evaluation_hooks of wrong type"),
+        (PREDICT, "evaluation_hooks"),
     ],
 )
 def test_fields_that_a_mode_does_not_need_are_checked(mode, name, spec_class):
-    refused(spec_class, name, mode)
+    check(spec_class, name, mode)
 
 
 @pytest.mark.parametrize("spec_class", SPECS)
@@ -328,7 +241,7 @@ def test_hooks_of_the_mode(mode, name, spec_class):
         [of_two, (LOSS, LOSS)],
         (of_two, {"labels": LOSS, "outputs": LOSS}),
         (of_two, {"wrong": LOSS}),
-        (of_two_or_three, [LOSS, LOSS, LOSS]),
+        (of_defaults, [LOSS, LOSS, LOSS]),
         (of_any, [LOSS] * 5),
         (lambda: {}, []),
     ],
@@ -387,22 +300,17 @@ def test_replace():
 
 
 @pytest.mark.parametrize(
-    ("changes", "exception", "message"),
+    ("changes", "exception", "words"),
     [
-        (
-            {"mode": TRAIN},
-            ValueError,
-            "cannot be replaced. Expected mode='eval'. Received: 'train'. Make "
-            "a new EstimatorSpec",
-        ),
-        ({"loss": None}, ValueError, "Missing loss: in mode 'eval'"),
-        ({"loss": 3}, TypeError, "`loss` must be a tensor. Received: 3"),
-        ({"eval_metric_ops": 3}, TypeError, "must be a dict .* type int"),
+        ({"mode": TRAIN}, ValueError, "mode='eval' 'train' new EstimatorSpec"),
+        ({"loss": None}, ValueError, "Missing loss 'eval'"),
+        ({"loss": 3}, TypeError, "`loss` tensor 3"),
+        ({"eval_metric_ops": 3}, TypeError, "dict int"),
     ],
 )
-def test_replace_validates_fields(changes, exception, message):
+def test_replace_validates_fields(changes, exception, words):
     spec = kte.EstimatorSpec(EVAL, loss=LOSS)
-    with pytest.raises(exception, match=message):
+    with refused(exception, words):
         spec._replace(**changes)
 
 
@@ -426,10 +334,7 @@ def test_replace_of_a_tpu_spec():
     ids=lambda record: type(record).__name__,
 )
 def test_replacing_an_unknown_field_is_an_error(record):
-    name = type(record).__name__
-    with pytest.raises(
-        ValueError, match=rf"of {name} must exist.*: \['los'\].*some of \['"
-    ):
+    with refused(ValueError, f"{type(record).__name__} ['los'] some of ['"):
         record._replace(los=LOSS)
 
 
