@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from export_helpers import classifier, data
-from helpers import estimator_of
+from helpers import estimator_of, refused
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -51,66 +51,58 @@ def called_too_early():
         return RAW()
 
 
+def sparse(tf, x):
+    return tf.sparse.from_dense(x)
+
+
 RECEIVERS = {
-    "none": (None, ValueError, "receiver function must not be None"),
-    "called": (
-        called_too_early(),
-        TypeError,
-        "must be a function. Received: its.*Omit the parentheses",
-    ),
+    "none": (None, ValueError, "receiver function not None"),
+    "called": (called_too_early(), TypeError, "function its Omit the parentheses"),
     "no function": ({"x": 1}, TypeError, "a function without arguments"),
     "returns a function": (
         lambda: RAW,
         TypeError,
-        "must return a ServingInputReceiver or a TensorServ.*call that function",
+        "return ServingInputReceiver TensorServ call that function",
     ),
-    "returns features": (
-        lambda: X,
-        TypeError,
-        "Received: {'x'.* of type dict. Return one",
-    ),
+    "returns features": (lambda: X, TypeError, "{'x' dict Return"),
     "other names": (
         kte.export.build_raw_serving_input_receiver_fn({"z": X["x"]}),
         ValueError,
-        r"must have the feature 'x', which `model_fn` reads. Received: \['z'\]",
+        "feature 'x' `model_fn` ['z']",
     ),
     "other width": (
         receiver_of(lambda tf, x: x[:, :3]),
         ValueError,
-        r"In mode 'infer': The variable 'dense/kernel' has shape \(3, 8\)",
+        "'infer' 'dense/kernel' (3, 8)",
     ),
     "text": (
         receiver_of(lambda tf, x: x, "string"),
         ValueError,
-        r"\['x'\] must consist of numbers. Received: string. Convert it",
+        "['x'] numbers string Convert",
     ),
     "sparse": (
-        receiver_of(lambda tf, x: tf.sparse.from_dense(x), "int32", (3, 4)),
+        receiver_of(sparse, "int32", (3, 4)),
         ValueError,
-        r"\['x'\] must be a dense tensor. Received: SparseTensor.*to_dense",
+        "['x'] dense SparseTensor to_dense",
     ),
     "unknown rank": (
         receiver_of(lambda tf, x: x, shape=None),
         ValueError,
-        r"\['x'\] must have a known number of dim.*tf.ensure_shape",
+        "['x'] known dim tf.ensure_shape",
     ),
-    "scalar": (
-        receiver_of(lambda tf, x: x, shape=()),
-        ValueError,
-        r"\['x'\] must have the batch as its first dimension",
-    ),
+    "scalar": (receiver_of(lambda tf, x: x, shape=()), ValueError, "['x'] batch first"),
     "forgotten placeholder": (
         forgets_a_placeholder,
         ValueError,
-        r"all placeholders that the features depend on.*Add \['y'\]",
+        "all placeholders Add ['y']",
     ),
 }
 
 
 @pytest.mark.parametrize("name", RECEIVERS)
 def test_receivers(name, estimator, tmp_path, untried):
-    receiver_fn, exception, message = RECEIVERS[name]
-    with pytest.raises(exception, match=f"(?s){message}"):
+    receiver_fn, exception, words = RECEIVERS[name]
+    with refused(exception, words):
         estimator.export_saved_model(tmp_path / "new", receiver_fn)
     assert os.listdir(tmp_path) == []
 
@@ -157,69 +149,53 @@ def solves(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, {"y": x @ ops.cholesky(matrix)})
 
 
+def two_outputs(x):
+    return {name: kte.export.PredictOutput(x) for name in "ab"}
+
+
 MODELS = {
-    "no outputs": (
-        predicting(export_outputs={}),
-        ValueError,
-        "An export must have a signature. Received: `export_outputs` {}",
-    ),
+    "no outputs": (predicting(export_outputs={}), ValueError, "`export_outputs` {}"),
     "none default": (
-        predicting(
-            export_outputs=lambda x: {
-                name: kte.export.PredictOutput(x) for name in "ab"
-            }
-        ),
+        predicting(export_outputs=two_outputs),
         ValueError,
-        r"must be 'serving_default'. Received: \['a', 'b'\]",
+        "'serving_default' ['a', 'b']",
     ),
     "no export output": (
         predicting(export_outputs=lambda x: {"a": x}),
         TypeError,
-        r"`export_outputs\['a'\]` must be a PredictOutput.*Wrap it",
+        "`export_outputs['a']` PredictOutput Wrap",
     ),
     "never called": (
         predicting(export_outputs=lambda x: {"a": kte.export.RegressionOutput(x)}),
         ValueError,
-        r"At least one signature must be usable.*\['a', 'serving_default'\]",
+        "one signature usable ['a', 'serving_default']",
     ),
-    "batch size": (
-        reads_batch_size,
-        ValueError,
-        r"must not read params\['batch_size'\] in an export",
-    ),
+    "batch size": (reads_batch_size, ValueError, "params['batch_size'] export"),
     "a key of its own": (
         predicting(predictions=lambda x: {"y": x * {1: 2}[-1]}),
         KeyError,
-        r"^-1\b",
+        "-1",
     ),
-    "fixed batch": (
-        fixes_the_batch,
-        ValueError,
-        "must be able to lower an exported model.*Set the sizes in the receiver",
-    ),
-    "not in the checkpoint": (
-        new_layer,
-        ValueError,
-        "In mode 'infer': The checkpoint .*fresh/",
-    ),
+    "fixed batch": (fixes_the_batch, ValueError, "lower Set the sizes receiver"),
+    "not in the checkpoint": (new_layer, ValueError, "'infer' checkpoint fresh/"),
     "linear algebra": (
         solves,
         kte.export.UnservableError,
-        r"cholesky \(lapack_spotrf_ffi\).*outside_compilation",
+        "cholesky (lapack_spotrf_ffi) outside_compilation",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name, model_dir, tmp_path, untried):
-    model_fn, exception, message = MODELS[name]
-    with pytest.raises(exception, match=f"(?s){message}"):
+    model_fn, exception, words = MODELS[name]
+    with refused(exception, words):
         estimator_of(model_fn, model_dir).export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
 
 
 def test_missing_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="No checkpoint exists in .*`train`"):
+    with refused(ValueError, "No checkpoint `train`"):
         estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
 
 
@@ -233,28 +209,28 @@ def test_no_metagraph(model_dir, tmp_path):
     neither = estimator_of(
         classifier, model_dir, export_to_cpu=False, export_to_tpu=False
     )
-    with pytest.raises(ValueError, match="must be True, because.*False for both"):
+    with refused(ValueError, "True False for both"):
         neither.export_saved_model(tmp_path, RAW)
 
 
 def test_no_modes(estimator, tmp_path):
-    with pytest.raises(ValueError, match="Received: an empty map"):
+    with refused(ValueError, "empty map"):
         estimator.experimental_export_all_saved_models(tmp_path, {})
-    with pytest.raises(ValueError, match="Received: 'serve'. Use the values"):
+    with refused(ValueError, "'serve' Use"):
         estimator.export_saved_model(tmp_path, RAW, experimental_mode="serve")
 
 
 @pytest.mark.parametrize(
-    ("assets", "exception", "message"),
+    ("assets", "exception", "words"),
     [
-        ("words.txt", TypeError, "must be a dict from paths"),
+        ("words.txt", TypeError, "dict from paths"),
         ({"../words.txt": __file__}, ValueError, "below 'assets.extra'"),
-        ({"/words.txt": __file__}, ValueError, "Received: '/words.txt'"),
-        ({"a": "/no/such"}, ValueError, "must exist. Received: '/no/such'"),
+        ({"/words.txt": __file__}, ValueError, "'/words.txt'"),
+        ({"a": "/no/such"}, ValueError, "exist '/no/such'"),
     ],
 )
-def test_assets(assets, exception, message, estimator, tmp_path):
-    with pytest.raises(exception, match=message):
+def test_assets(assets, exception, words, estimator, tmp_path):
+    with refused(exception, words):
         estimator.export_saved_model(tmp_path, RAW, assets_extra=assets)
 
 
@@ -274,10 +250,7 @@ def test_results_that_differ_from_jax_are_an_error(
         )
 
     monkeypatch.setattr(program_graphs, "build_graph", build_wrong)
-    with pytest.raises(
-        kte.export.UnservableError,
-        match=r"the same as JAX.*, which \S*export_helpers.py:\d+ makes",
-    ):
+    with refused(kte.export.UnservableError, "same as JAX export_helpers.py: makes"):
         estimator.export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
 
@@ -328,9 +301,7 @@ def test_hanging_first_request_is_an_error(model_dir, tmp_path, monkeypatch):
     script.write_text("import signal\nsignal.pause()\n")
     monkeypatch.setattr(checking, "_SCRIPT", script)
     hasty = estimator_of(classifier, model_dir, config={"export_timeout_secs": 0.1})
-    with pytest.raises(
-        TimeoutError, match=r"within 0.1 s. It is still.*export_timeout_secs=\.\.\."
-    ):
+    with refused(TimeoutError, "within 0.1 s still export_timeout_secs=..."):
         hasty.export_saved_model(tmp_path / "new", RAW)
     assert not (tmp_path / "new").exists()
 
@@ -347,66 +318,61 @@ def test_error_names_the_operation(failure, op):
     assert f"{op} cannot run there" in checking._explained(failure)
 
 
+exporting = kte.export
 TENSORS = {
-    "no scores": (
-        lambda: kte.export.ClassificationOutput(),
-        "must have `scores` or `classes`",
+    "no scores": (lambda: exporting.ClassificationOutput(), "`scores` or `classes`"),
+    "scores": (
+        lambda: exporting.ClassificationOutput(np.ones(2, int)),
+        "floats int64",
     ),
-    "scores are integers": (
-        lambda: kte.export.ClassificationOutput(np.ones(2, int)),
-        "must be floats. Received: int64",
+    "classes": (
+        lambda: exporting.ClassificationOutput(classes=np.ones(2)),
+        "strings outside_compilation",
     ),
-    "classes are numbers": (
-        lambda: kte.export.ClassificationOutput(classes=np.ones(2)),
-        "must be strings.*outside_compilation",
+    "value": (
+        lambda: exporting.RegressionOutput(np.ones(2, int)),
+        "`value` RegressionOutput floats",
     ),
-    "a value of integers": (
-        lambda: kte.export.RegressionOutput(np.ones(2, int)),
-        "`value` of RegressionOutput must be floats",
+    "list": (
+        lambda: exporting.PredictOutput({"y": [1]}),
+        "'y' PredictOutput [1]",
     ),
-    "an output is a list": (
-        lambda: kte.export.PredictOutput({"y": [1]}),
-        r"'y' in PredictOutput must be a tensor. Received: \[1\]",
-    ),
-    "an output without name": (
-        lambda: kte.export.PredictOutput({3: np.ones(2)}),
-        "must be strings, or tuples of strings. Received: 3",
-    ),
-    "a feature without shape": (
-        lambda: kte.export.build_raw_serving_input_receiver_fn({"x": 3}),
-        "'x' must have a shape, batch first, and a dtype",
+    "no name": (lambda: exporting.PredictOutput({3: np.ones(2)}), "strings tuples 3"),
+    "no shape": (
+        lambda: exporting.build_raw_serving_input_receiver_fn({"x": 3}),
+        "'x' shape, batch first dtype",
     ),
     "no features to parse": (
-        lambda: kte.export.build_parsing_serving_input_receiver_fn({}),
-        "`feature_spec` must be a dict",
+        lambda: exporting.build_parsing_serving_input_receiver_fn({}),
+        "`feature_spec` dict",
     ),
     "labels called as features": (
-        lambda: kte.export.build_raw_supervised_input_receiver_fn(X, X),
-        r"different names. Received in both: \['x'\]",
+        lambda: exporting.build_raw_supervised_input_receiver_fn(X, X),
+        "different names ['x']",
     ),
     "an input_fn without labels": (
-        lambda: kte.export.build_supervised_input_receiver_fn_from_input_fn(lambda: X),
-        "must return features and labels",
+        lambda: exporting.build_supervised_input_receiver_fn_from_input_fn(lambda: X),
+        "return features and labels",
     ),
-    "sizes do not increase": (
-        lambda: kte.export.BatchConfig(1, 8, 0, [8, 4]),
-        "must increase and end with max_batch_size=8",
+    "sizes": (
+        lambda: exporting.BatchConfig(1, 8, 0, [8, 4]),
+        "increase max_batch_size=8",
     ),
-    "no thread": (
-        lambda: kte.export.BatchConfig(0, 8, 0),
-        "`num_batch_threads` must be an int of at least 1. Received: 0",
+    "threads": (
+        lambda: exporting.BatchConfig(0, 8, 0),
+        "`num_batch_threads` int at least 1 0",
     ),
-    "inputs are no list": (
-        lambda: kte.export.inference_on_tpu(abs, X["x"], 1, 8, 0),
-        "`inputs_to_tpu` must be a list",
+    "inputs": (
+        lambda: exporting.inference_on_tpu(abs, X["x"], 1, 8, 0),
+        "`inputs_to_tpu` list",
     ),
 }
 
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_values(name):
-    make, message = TENSORS[name]
-    with pytest.raises(ValueError, match=message):
+    make, words = TENSORS[name]
+    with refused(ValueError, words):
         make()
 
 
@@ -417,51 +383,27 @@ def test_names_of_outputs():
     assert list(heads.tensors) == ["head/y"]
 
 
+PLAIN, SUPERVISED = exporting.ServingInputReceiver, exporting.SupervisedInputReceiver
 FIELDS = {
-    "features are missing": (
-        lambda tensor: kte.export.ServingInputReceiver(None, tensor),
-        "`features` must be a tensor or a dict of tensors. Received: None",
-    ),
-    "a feature is an array": (
-        lambda tensor: kte.export.ServingInputReceiver(X, tensor),
-        "'x' in `features` must be a TensorFlow tensor",
-    ),
-    "a key is a float": (
-        lambda tensor: kte.export.ServingInputReceiver({0.5: tensor}, tensor),
-        "strings or integers. Received: 0.5",
-    ),
-    "receivers are missing": (
-        lambda tensor: kte.export.ServingInputReceiver(tensor, {}),
-        "`receiver_tensors` must be a tensor or a dict",
-    ),
-    "a receiver's name is a number": (
-        lambda tensor: kte.export.ServingInputReceiver(tensor, {1: tensor}),
-        "The keys of `receiver_tensors` must be strings. Received: 1",
-    ),
-    "alternatives are a tensor": (
-        lambda tensor: kte.export.ServingInputReceiver(tensor, tensor, tensor),
-        "`receiver_tensors_alternatives` must be a dict",
-    ),
+    "no features": (lambda x: PLAIN(None, x), "`features` tensor dict None"),
+    "array": (lambda x: PLAIN(X, x), "'x' `features` TensorFlow tensor"),
+    "float": (lambda x: PLAIN({0.5: x}, x), "strings integers 0.5"),
+    "no receivers": (lambda x: PLAIN(x, {}), "`receiver_tensors` tensor dict"),
+    "number": (lambda x: PLAIN(x, {1: x}), "keys `receiver_tensors` strings 1"),
+    "alternatives": (lambda x: PLAIN(x, x, x), "`receiver_tensors_alternatives` dict"),
     "bare features are a dict": (
-        lambda tensor: kte.export.TensorServingInputReceiver({"x": tensor}, tensor),
-        "must be one tensor.*Use ServingInputReceiver",
+        lambda x: exporting.TensorServingInputReceiver({"x": x}, x),
+        "one tensor ServingInputReceiver",
     ),
-    "a key of supervised features is a float": (
-        lambda tensor: kte.export.SupervisedInputReceiver(
-            {0.5: tensor}, tensor, tensor
-        ),
-        "keys of `features` must be strings or integers. Received: 0.5",
+    "supervised features": (
+        lambda x: SUPERVISED({0.5: x}, x, x),
+        "keys `features` strings integers 0.5",
     ),
-    "a key of labels is None": (
-        lambda tensor: kte.export.SupervisedInputReceiver(
-            tensor, {None: tensor}, tensor
-        ),
-        "keys of `labels` must be strings or integers. Received: None",
+    "supervised labels": (
+        lambda x: SUPERVISED(x, {None: x}, x),
+        "keys `labels` strings integers None",
     ),
-    "labels are missing": (
-        lambda tensor: kte.export.SupervisedInputReceiver(tensor, None, tensor),
-        "`labels` must be a tensor or a dict",
-    ),
+    "no labels": (lambda x: SUPERVISED(x, None, x), "`labels` tensor dict"),
 }
 
 
@@ -469,8 +411,8 @@ FIELDS = {
 def test_receiver_fields(name):
     import tensorflow as tf
 
-    make, message = FIELDS[name]
-    with pytest.raises(ValueError, match=message):
+    make, words = FIELDS[name]
+    with refused(ValueError, words):
         make(tf.constant([1.0]))
 
 

@@ -7,7 +7,14 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of, linear, model_fn_of, regression_data, repeated
+from helpers import (
+    batches_of,
+    linear,
+    model_fn_of,
+    refused,
+    regression_data,
+    repeated,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -106,89 +113,70 @@ class Listener(kte.hooks.CheckpointSaverListener):
     pass
 
 
+# An estimator on cores needs a positive number, and others also accept fractions.
 BAD_STEPS = [
-    (0, ValueError, "> 0, a positive number of steps. Received: 0. Pass a"),
-    (-3, ValueError, "> 0, a positive number of steps. Received: -3"),
-    (2.0, TypeError, "must be an int. Received: 2.0 of type float. Pass a"),
-    (True, TypeError, "must be an int. Received: True of type bool"),
-    ("2", TypeError, "must be an int. Received: '2' of type str"),
+    *((value, ValueError, f"> 0 {value} Pass") for value in (0, -3)),
+    *(
+        (value, TypeError, f"int {value!r} {type(value).__name__}")
+        for value in (2.0, "2")
+    ),
+    (True, TypeError, "int True bool"),
 ]
 
 
-@pytest.mark.parametrize("argument", ["steps", "max_steps"])
-@pytest.mark.parametrize(("value", "exception", "message"), BAD_STEPS)
-def test_train_steps(value, exception, message, argument, trained):
-    with pytest.raises(exception, match=f"{argument}`? {message}"):
-        trained.train(never, **{argument: value})
-
-
-@pytest.mark.parametrize(("value", "exception", "message"), BAD_STEPS)
-def test_evaluate_steps(value, exception, message, trained):
-    with pytest.raises(exception, match=f"steps`? {message}"):
+@pytest.mark.parametrize(("value", "exception", "words"), BAD_STEPS)
+def test_steps(value, exception, words, trained):
+    for argument in ("steps", "max_steps"):
+        with refused(exception, words) as caught:
+            trained.train(never, **{argument: value})
+        assert argument in str(caught.value)
+    with refused(exception, f"steps {words}"):
         trained.evaluate(never, steps=value)
 
 
 @pytest.mark.parametrize("steps", [np.int64(1), np.int32(1), 1])
-def test_numpy_integers_are_steps(steps):
-    assert validation.train_steps(steps, None, use_tpu=True) == (1, None)
-    assert validation.train_steps(None, steps, use_tpu=True) == (None, 1)
-    assert validation.whole_steps("steps", steps, use_tpu=True) == 1
+def test_numpy_integers_are_steps(steps, trained):
+    assert trained.train(never, max_steps=steps) is trained
+    with pytest.raises(UserError):
+        trained.evaluate(lambda params: fail(), steps=steps)
 
 
-@pytest.mark.parametrize(
-    ("value", "steps"), [(2.0, 2), (1.5, 2), (0.1, 1), (np.float32(3), 3)]
-)
-def test_fractions_of_steps_are_rounded_up_without_a_tpu(value, steps):
-    for number in validation.train_steps(value, None, use_tpu=False):
-        assert number is None or (number == steps and type(number) is int)
-    assert validation.whole_steps("steps", value, use_tpu=False) == steps
+def test_fractions_of_steps_are_rounded_up_without_a_tpu(tmp_path):
+    estimator = make(model_fn_of(linear), tmp_path, use_tpu=False)
+    done = 0
+    for value, steps in [(2.0, 2), (1.5, 2), (0.1, 1), (np.float32(3), 3)]:
+        done += steps
+        estimator.train(ENDLESS, steps=value)
+        assert estimator.get_variable_value("global_step") == done
+        estimator.train(never, max_steps=done - 0.5)
+    batches = [(X, Y), (2 * X, Y), (3 * X, Y)]
+    one, rounded, two = (
+        estimator.evaluate(lambda params: iter(batches), steps=steps)["loss"]
+        for steps in (1, 1.5, 2)
+    )
+    assert one != rounded == two
 
 
-@pytest.mark.parametrize(
-    ("value", "exception"),
-    [
-        (math.inf, TypeError),
-        (math.nan, TypeError),
-        ("2", TypeError),
-        (True, TypeError),
-        (-0.5, ValueError),
-        (0.0, ValueError),
-    ],
-)
-def test_other_numbers_of_steps_are_refused_without_a_tpu(value, exception):
-    with pytest.raises(exception, match="steps"):
-        validation.whole_steps("steps", value, use_tpu=False)
+@pytest.mark.parametrize("value", [math.inf, math.nan, "2", True, -0.5, 0.0])
+def test_other_numbers_of_steps_are_refused_without_a_tpu(value, trained_once):
+    estimator = make(model_fn_of(linear), trained_once.model_dir, use_tpu=False)
+    with pytest.raises(
+        ValueError if value in (-0.5, 0.0) else TypeError, match="steps"
+    ):
+        estimator.evaluate(never, steps=value)
 
 
 # Each mistake is checked in this order. The estimator's batch size is also wrong.
 TRAIN_REFUSED = {
-    "1 steps and max_steps": (
+    "1 both": (
         {"steps": 1, "max_steps": 2},
         ValueError,
-        "Only one of `steps` and `max_steps` can be set. Received: steps=1, "
-        "max_steps=2. Pass `steps` to count from the last checkpoint",
+        "one of `steps` `max_steps` steps=1, max_steps=2 last checkpoint",
     ),
-    "2 negative steps": (
-        {"steps": -1},
-        ValueError,
-        "Must specify steps > 0, .* Received: -1",
-    ),
-    "2 negative max_steps": (
-        {"max_steps": -1},
-        ValueError,
-        "Must specify max_steps > 0, .* Received: -1",
-    ),
-    "3 hook of wrong type": (
-        {"hooks": [Hook(), Listener()]},
-        TypeError,
-        "must be SessionRunHook instances. Received: .*Listener.* Derive it",
-    ),
-    "4 batch size": (
-        {},
-        ValueError,
-        "`train_batch_size` must be divisible by the number of cores, 8. "
-        "Received: 12. Pass 8 or 16",
-    ),
+    "2 steps": ({"steps": -1}, ValueError, "steps > 0 -1"),
+    "2 max_steps": ({"max_steps": -1}, ValueError, "max_steps > 0 -1"),
+    "3 hook": ({"hooks": [Hook(), Listener()]}, TypeError, "SessionRunHook Listener"),
+    "4 batch size": ({}, ValueError, "`train_batch_size` cores, 8 12 8 or 16"),
 }
 BAD_LISTENERS = {"saving_listeners": [Hook()]}
 
@@ -196,41 +184,35 @@ BAD_LISTENERS = {"saving_listeners": [Hook()]}
 @pytest.mark.parametrize("name", TRAIN_REFUSED)
 def test_first_mistake_in_train_is_reported(name, model_dir):
     estimator = make(model_fn_of(linear), model_dir, train_batch_size=12)
-    changes, exception, message = TRAIN_REFUSED[name]
+    changes, exception, words = TRAIN_REFUSED[name]
     later = [case[0] for o, case in TRAIN_REFUSED.items() if o[0] > name[0]]
     for more in ({}, BAD_LISTENERS, *later):
         if not changes.keys() & more.keys():
-            with pytest.raises(exception, match=message):
+            with refused(exception, words):
                 estimator.train(never, **changes | more)
 
 
 @pytest.mark.parametrize(
-    ("changes", "exception", "message"),
+    ("changes", "exception", "words"),
     [
-        (
-            {},
-            ValueError,
-            "one of `steps` and `max_steps` must be set. Received None for "
-            "both. Pass a number of steps",
-        ),
-        (BAD_LISTENERS, ValueError, "one of `steps` and `max_steps` must be"),
+        ({}, ValueError, "`steps` `max_steps` None"),
+        (BAD_LISTENERS, ValueError, "`steps` `max_steps` None"),
         (
             {"steps": 1, **BAD_LISTENERS},
             TypeError,
-            "saving_listeners must be CheckpointSaverListener instances. "
-            r"Received: .*Hook.* Derive it from keras_tpu_estimator\.hooks",
+            "CheckpointSaverListener Hook keras_tpu_estimator.hooks",
         ),
     ],
 )
-def test_errors_of_train_on_cores(changes, exception, message, trained):
-    with pytest.raises(exception, match=message):
+def test_errors_of_train_on_cores(changes, exception, words, trained):
+    with refused(exception, words):
         trained.train(never, **changes)
 
 
 def test_completed_training_checks_nothing(trained):
     arguments = {"hooks": ["hook"], "saving_listeners": ["listener"]}
     assert trained.train(never, max_steps=1, **arguments) is trained
-    with pytest.raises(TypeError, match="must be SessionRunHook instances"):
+    with pytest.raises(TypeError, match="SessionRunHook"):
         trained.train(never, max_steps=2, **arguments)
 
 
@@ -238,11 +220,8 @@ def test_listeners_without_saving(model_dir):
     estimator = make(
         model_fn_of(linear), model_dir, config={"save_checkpoints_secs": None}
     )
-    with pytest.raises(
-        ValueError,
-        match="`saving_listeners` need checkpoints, but none are saved. Set "
-        "save_checkpoints_steps or save_checkpoints_secs in RunConfig",
-    ):
+    words = "`saving_listeners` save_checkpoints_steps save_checkpoints_secs RunConfig"
+    with refused(ValueError, words):
         estimator.train(ENDLESS, steps=1, saving_listeners=[Listener()])
 
 
@@ -254,112 +233,67 @@ def test_train_is_refused_for_other_roles(task_type, model_dir, monkeypatch):
     }
     monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
     estimator = make(model_fn_of(linear), model_dir)
-    with pytest.raises(
-        ValueError,
-        match="`train` runs on a chief, master or worker. Received TF_CONFIG "
-        f"with task type '{task_type}'. Call `evaluate` there, or unset",
-    ):
+    words = f"`train` chief master worker TF_CONFIG '{task_type}' `evaluate` unset"
+    with refused(ValueError, words):
         estimator.train(never, steps=0, max_steps=0)
 
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 def test_hook_of_wrong_type(mode, trained):
-    with pytest.raises(
-        TypeError,
-        match="must be SessionRunHook instances. Received: 'hook' of type str. "
-        r"Derive it from keras_tpu_estimator\.hooks\.SessionRunHook",
-    ):
+    words = "SessionRunHook 'hook' str keras_tpu_estimator.hooks.SessionRunHook"
+    with refused(TypeError, words):
         call(trained, mode, never, hooks=[Hook(), "hook"])
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "words"),
     [
-        ("nowhere/model.ckpt-1", "The directory '.*nowhere' does not exist"),
-        ("model.ckpt-7", "Checkpoints in '.*': .*model.ckpt-1"),
-        ("empty", "There is no other checkpoint in '.*empty'"),
+        ("nowhere/model.ckpt-1", "nowhere' does not exist"),
+        ("model.ckpt-7", "Checkpoints in model.ckpt-1"),
+        ("empty", "no other checkpoint empty'"),
     ],
 )
-def test_invalid_checkpoint_path(path, message, mode, trained, trained_dir, tmp_path):
-    directory = tmp_path if path == "empty" else trained_dir
+def test_invalid_checkpoint_path(path, words, mode, trained, trained_dir, tmp_path):
     (tmp_path / "empty").mkdir()
-    given = directory / path
-    with pytest.raises(
-        ValueError, match=f"'{given}' is not a valid checkpoint: .* {message}"
-    ):
-        call(trained, mode, never, checkpoint_path=given)
-
-
-@pytest.mark.parametrize("mode", [EVAL, PREDICT])
-def test_checkpoint_path_must_be_a_path(mode, trained):
-    message = "^A checkpoint must be a path. Received: 3 of type int. Pass a"
-    with pytest.raises(ValueError, match=message):
+    checkpoint = (tmp_path if path == "empty" else trained_dir) / path
+    with refused(ValueError, f"'{checkpoint}' not a valid checkpoint {words}"):
+        call(trained, mode, never, checkpoint_path=checkpoint)
+    with refused(ValueError, "checkpoint must be a path 3 int"):
         call(trained, mode, never, checkpoint_path=3)
 
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 @pytest.mark.parametrize(
-    ("tpu_config", "size", "message"),
+    ("tpu_config", "size", "words"),
     [
-        (
-            {"num_shards": 4},
-            16,
-            "num_shards is not set correctly. Expected the number of replicas, "
-            "8. Received: 4. Leave it None",
-        ),
+        ({"num_shards": 4}, 16, "num_shards replicas, 8 4 None"),
         (
             {"num_cores_per_replica": 16, "num_shards": 4},
             12,
-            "num_cores_per_replica is larger than the system, which has 8 "
-            "cores. Received: 16. Pass a smaller number",
+            "num_cores_per_replica larger 8 cores 16 smaller",
         ),
         (
             {"num_cores_per_replica": 2, "num_shards": 8},
             12,
-            "num_shards is not set correctly. Expected the number of replicas, "
-            "4. Received: 8. Leave it None",
+            "num_shards replicas, 4 8 None",
         ),
-        (
-            {},
-            12,
-            "`SIZE` must be divisible by the number of cores, 8. Received: 12. "
-            "Pass 8 or 16",
-        ),
-        (
-            {},
-            np.int64(3),
-            "`SIZE` must be divisible by the number of cores, 8. Received: 3. "
-            r"Pass 8\.",
-        ),
-        (
-            {"num_shards": 4},
-            12,
-            "num_shards is not set correctly",
-        ),
-        (
-            {},
-            None,
-            "`SIZE` cannot be None in mode 'MODE' with use_tpu=True. Received: "
-            "None. Pass TPUEstimator the number of examples over all cores, a "
-            "multiple of 8",
-        ),
+        ({}, 12, "`SIZE` divisible cores, 8 12 8 or 16"),
+        ({}, np.int64(3), "`SIZE` divisible cores, 8 3 8."),
+        ({"num_shards": 4}, 12, "num_shards"),
+        ({}, None, "`SIZE` None 'MODE' use_tpu=True None over all cores multiple 8"),
     ],
 )
-def test_mismatched_systems_are_refused(tpu_config, size, message, mode, model_dir):
+def test_mismatched_systems_are_refused(tpu_config, size, words, mode, model_dir):
     if size is None and mode == TRAIN:
         # The constructor raises the error.
-        with pytest.raises(ValueError, match="`train_batch_size` cannot be"):
+        with refused(ValueError, "`train_batch_size` None"):
             make(model_fn_of(linear), model_dir, **{SIZES[mode]: size})
         return
-    estimator = make(
-        model_fn_of(linear),
-        model_dir,
-        config={"tpu_config": kte.TPUConfig(**tpu_config)},
-        **{SIZES[mode]: size},
-    )
-    message = message.replace("SIZE", SIZES[mode]).replace("MODE", mode)
-    with pytest.raises(ValueError, match=message):
+    config = {"tpu_config": kte.TPUConfig(**tpu_config)}
+    sizes = {SIZES[mode]: size}
+    estimator = make(model_fn_of(linear), model_dir, config=config, **sizes)
+    with refused(ValueError, words.replace("SIZE", SIZES[mode]).replace("MODE", mode)):
         call(estimator, mode, never)
 
 
@@ -393,18 +327,14 @@ def test_matching_systems_are_accepted(tpu_config, topology, size, mode):
 def test_sliced_input_on_one_core(mode, model_dir):
     sliced = kte.TPUConfig(eval_training_input_configuration=SLICED)
     estimator = make(model_fn_of(linear), model_dir, False, {"tpu_config": sliced})
-    with pytest.raises(
-        ValueError,
-        match="SLICED only works with use_tpu=True. Received mode .* on one "
-        "core: use PER_HOST_V1",
-    ):
+    with refused(ValueError, "SLICED use_tpu=True mode one core PER_HOST_V1"):
         call(estimator, mode, never)
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 def test_prediction_and_evaluation_check_cores_before_checkpoints(mode, model_dir):
     estimator = make(model_fn_of(linear), model_dir, **{SIZES[mode]: 12})
-    with pytest.raises(ValueError, match="must be divisible"):
+    with pytest.raises(ValueError, match="divisible"):
         call(estimator, mode, never, checkpoint_path="nowhere")
 
 
@@ -431,56 +361,41 @@ def test_one_core_needs_no_batch_size(mode, settings, tmp_path):
 
 def test_prediction_is_checked_when_it_begins(trained):
     predictions = trained.predict(never, hooks=["hook"])
-    with pytest.raises(TypeError, match="must be SessionRunHook instances"):
+    with pytest.raises(TypeError, match="SessionRunHook"):
         next(predictions)
 
 
 @pytest.mark.parametrize("keys", ["z", ["z"], ("zy", "yz")])
 def test_unknown_predict_key_is_refused(keys, trained):
-    expected = [keys] if isinstance(keys, str) else list(keys)
-    with pytest.raises(
-        ValueError,
-        match=re.escape(f"`predict_keys` must be among ['y']. Received: {expected}"),
-    ):
+    names = [keys] if isinstance(keys, str) else list(keys)
+    with refused(ValueError, f"`predict_keys` ['y'] {names}"):
         call(trained, PREDICT, batches_of(X), predict_keys=keys)
 
 
-def test_predict_keys_of_a_tensor_are_refused(model_dir):
+def predicted(model_dir, predictions_of, **arguments):
+    """Predicts a function of the features on one core."""
+
     def model_fn(features, labels, mode, params):
-        return kte.EstimatorSpec(mode, predictions=features)
+        return kte.EstimatorSpec(mode, predictions=predictions_of(features))
 
     estimator = make(model_fn, model_dir, use_tpu=False)
-    with pytest.raises(
-        ValueError,
-        match="With `predict_keys` predictions must be a dict. Received keys "
-        r"\['y'\] and predictions of type ndarray",
-    ):
-        call(estimator, PREDICT, batches_of(X), predict_keys=["y"])
+    return call(estimator, PREDICT, batches_of(X), **arguments)
+
+
+def test_predict_keys_of_a_tensor_are_refused(model_dir):
+    with refused(ValueError, "`predict_keys` dict ['y'] ndarray"):
+        predicted(model_dir, lambda features: features, predict_keys=["y"])
 
 
 @pytest.mark.parametrize("shape", [(5,), (17, 2), ()])
 def test_predictions_of_another_length_are_refused(shape, model_dir):
-    def model_fn(features, labels, mode, params):
-        predictions = {"y": features, "z": ops.ones(shape)}
-        return kte.TPUEstimatorSpec(mode, predictions=predictions)
-
-    estimator = make(model_fn, model_dir, use_tpu=False)
-    with pytest.raises(
-        ValueError,
-        match="prediction 'z' must have one row for each of 16 examples, or all "
-        "predictions must have the same number of rows. "
-        rf"Received shape {re.escape(str(shape))}. Keep the batch",
-    ):
-        call(estimator, PREDICT, batches_of(X))
+    with refused(ValueError, f"prediction 'z' 16 examples same rows {shape} Keep"):
+        predicted(model_dir, lambda features: {"y": features, "z": ops.ones(shape)})
 
 
 def test_empty_evaluation_is_refused(model_dir):
-    estimator = make(model_fn_of(linear), model_dir)
-    with pytest.raises(
-        ValueError,
-        match="input of evaluate must have at least one batch",
-    ):
-        estimator.evaluate(batches_of(X[:0], Y[:0]))
+    with refused(ValueError, "evaluate at least one batch"):
+        make(model_fn_of(linear), model_dir).evaluate(batches_of(X[:0], Y[:0]))
 
 
 class Measured:
@@ -513,43 +428,20 @@ PAIR = (np.float32(1), None)
 
 
 @pytest.mark.parametrize(
-    ("returned", "exception", "message"),
+    ("returned", "exception", "words"),
     [
-        (
-            {"m": PAIR, "loss": PAIR},
-            ValueError,
-            "cannot be named 'loss', because evaluate returns its own values "
-            "under the names 'loss', 'global_step'. Give the metric",
-        ),
-        (
-            {"global_step": PAIR},
-            ValueError,
-            "cannot be named 'global_step', because .* another name",
-        ),
-        (
-            [PAIR],
-            TypeError,
-            r"must be a dict from names to .* \(value, update\) tuples. "
-            "Received: .* of type list",
-        ),
-        (3, TypeError, "must be a dict from names .* Received: 3"),
-        (
-            {"m": 0.5},
-            TypeError,
-            r"The metric 'm' must be a keras.metrics.Metric or a \(value, "
-            r"update\) tuple. Received: 0.5 of type float",
-        ),
-        ({"m": list(PAIR)}, TypeError, "metric 'm' must be .* type list"),
-        ({"m": (1, 2, 3)}, TypeError, "metric 'm' must be .* type tuple"),
-        (
-            {"m": keras.metrics.Mean},
-            TypeError,
-            "metric 'm' must be .* of type type",
-        ),
+        ({"m": PAIR, "loss": PAIR}, ValueError, "'loss' evaluate 'global_step' Give"),
+        ({"global_step": PAIR}, ValueError, "'global_step' another name"),
+        ([PAIR], TypeError, "dict names (value, update) list"),
+        (3, TypeError, "dict names 3"),
+        ({"m": 0.5}, TypeError, "'m' keras.metrics.Metric (value, update) 0.5 float"),
+        ({"m": list(PAIR)}, TypeError, "'m' list"),
+        ({"m": (1, 2, 3)}, TypeError, "'m' tuple"),
+        ({"m": keras.metrics.Mean}, TypeError, "'m' type type"),
     ],
 )
-def test_invalid_metrics_are_refused(returned, exception, message, measured):
-    with pytest.raises(exception, match=message):
+def test_invalid_metrics_are_refused(returned, exception, words, measured):
+    with refused(exception, words):
         measured.evaluate(lambda rows: returned)
 
 
@@ -585,8 +477,7 @@ def test_errors_of_metric_fn_on_values_are_raised_unchanged(measured):
 
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-@pytest.mark.parametrize("is_generator", [False, True])
-def test_errors_of_input_fn_are_raised_unchanged(is_generator, mode, trained):
+def test_errors_of_input_fn_are_raised_unchanged(mode, trained):
     def input_fn(params):
         raise error
 
@@ -595,9 +486,10 @@ def test_errors_of_input_fn_are_raised_unchanged(is_generator, mode, trained):
         yield
 
     for error in ERRORS:
-        with pytest.raises(type(error)) as raised:
-            call(trained, mode, generator if is_generator else input_fn)
-        assert raised.value is error
+        for failing in (input_fn, generator):
+            with pytest.raises(type(error)) as raised:
+                call(trained, mode, failing)
+            assert raised.value is error
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
@@ -731,23 +623,19 @@ def test_training_continues_after_errors(training):
 
 def test_variables_without_a_checkpoint_are_an_error(model_dir):
     estimator = make(model_fn_of(linear), model_dir)
-    message = f"No checkpoint exists in '{model_dir}'. Call `train` first, or set"
-    with pytest.raises(ValueError, match=message):
-        estimator.get_variable_names()
-    with pytest.raises(ValueError, match=message):
-        estimator.get_variable_value("global_step")
-    with pytest.raises(ValueError, match=message):
-        estimator.get_variable_value(["global_step"])
+    for call_without in (
+        estimator.get_variable_names,
+        lambda: estimator.get_variable_value("global_step"),
+        lambda: estimator.get_variable_value(["global_step"]),
+    ):
+        with refused(ValueError, f"No checkpoint '{model_dir}' `train`"):
+            call_without()
     assert estimator.latest_checkpoint() is None
 
 
 @pytest.mark.parametrize("name", ["dense/kernl", ["dense/bias", "dense/kernl"]])
 def test_unknown_variable_is_an_error(name, trained):
-    with pytest.raises(
-        KeyError,
-        match="model.ckpt-1' has no variable 'dense/kernl'. Similar to the "
-        "first: 'dense/kernel'",
-    ):
+    with refused(KeyError, "model.ckpt-1 'dense/kernl' Similar 'dense/kernel'"):
         trained.get_variable_value(name)
 
 
