@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from helpers import refused
 from tf1_programs import estimator, fed, variable
 
 from keras_tpu_estimator.tf1.lift import refusals
@@ -56,62 +57,64 @@ def permutes(x):
     )
 
 
+def dilated(x):
+    return tf.nn.dilation2d(
+        x[None, :, :, None],
+        np.zeros((1, 1, 1), "float32"),
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+        rates=[1, 1, 1, 1],
+        name="dilated",
+    )
+
+
+def masked(x):
+    return tf.boolean_mask(x, x[:, 0] > 0)
+
+
+def has_a_ref_variable(x):
+    tf.disable_resource_variables()
+    try:
+        return x * tf.get_variable("ref", [2])
+    finally:
+        tf.enable_resource_variables()
+
+
+def has_a_local_variable(x):
+    return x * variable("own", 2, collections=["mine"])
+
+
+PREDICT = kte.ModeKeys.PREDICT
+
+
 @pytest.mark.parametrize(
-    ("network", "name", "reason"),
+    ("network", "settings", "error", "words"),
     [
-        (calls_python, "sine", "a PyFunc, which calls Python"),
-        (calls_python_in_a_condition, "if", "a PyFunc, which calls"),
-        (has_strings, "text", "a AsString with strings"),
-        (looks_up, "hash_table", "a HashTableV2 with a resource that is no"),
-        (permutes, "permuted", "a CollectivePermute. CrossReplicaSum is"),
+        (calls_python, {}, ValueError, "device sine, PyFunc, Python FILE"),
+        (calls_python_in_a_condition, {}, ValueError, "device if, PyFunc, FILE"),
+        (has_strings, {}, ValueError, "device text, AsString strings FILE"),
+        (looks_up, {}, ValueError, "device hash_table, HashTableV2 resource FILE"),
+        (permutes, {}, ValueError, "permuted, CollectivePermute. CrossReplicaSum FILE"),
+        (has_a_ref_variable, {}, ValueError, "ref, VariableV2, not a resource"),
+        (dilated, {}, ValueError, "compile dilated (Dilation2D), FILE"),
+        (masked, {"mode": PREDICT}, ValueError, "fixed shapes FILE"),
+        (has_a_local_variable, {}, ValueError, "global variables ['own']"),
+        (
+            tf.reduce_sum,
+            {"mode": PREDICT, "use_tpu": True},
+            RuntimeError,
+            "scalar ['y']",
+        ),
     ],
 )
-def test_operations_that_no_device_supports_are_refused(
-    tmp_path, network, name, reason
-):
-    with pytest.raises(ValueError, match="operations that a device") as e:
-        evaluate(network, tmp_path)
-    message = str(e.value)
-    assert f"{name}, {reason}" in message
-    _, start = inspect.getsourcelines(network)
-    lines = range(start, start + 6)
-    assert any(f"{__file__}:{line}" in message for line in lines)
-
-
-def test_ref_variable_is_refused(tmp_path):
-    def network(x):
-        tf.disable_resource_variables()
-        try:
-            return x * tf.get_variable("ref", [2])
-        finally:
-            tf.enable_resource_variables()
-
-    with pytest.raises(ValueError, match="ref, a VariableV2, which is not a resource"):
-        evaluate(network, tmp_path)
-
-
-def test_operations_unknown_to_the_bridge_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot compile") as e:
-        evaluate(dilated, tmp_path)
-    assert f"dilated (Dilation2D), made at {__file__}" in str(e.value)
-
-
-def test_output_without_a_fixed_shape_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="fixed shapes") as e:
-        evaluate(
-            lambda x: tf.boolean_mask(x, x[:, 0] > 0),
-            tmp_path,
-            kte.ModeKeys.PREDICT,
-        )
-    assert f"made at {__file__}" in str(e.value)
-
-
-def test_unknown_variable_is_refused(tmp_path):
-    def network(x):
-        return x * variable("own", 2, collections=["mine"])
-
-    with pytest.raises(ValueError, match=r"global variables.*\['own'\]"):
-        evaluate(network, tmp_path)
+def test_unsupported_operations_are_named(tmp_path, network, settings, error, words):
+    with refused(error, words.partition("FILE")[0]) as caught:
+        evaluate(network, tmp_path, **settings)
+    if "FILE" in words:
+        _, start = inspect.getsourcelines(network)
+        lines = range(start, start + 6)
+        message = str(caught.value)
+        assert any(f"{__file__}:{line}" in message for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +136,6 @@ def test_train_op_must_count_steps(tmp_path):
     made = estimator(model_fn, tmp_path)
     with pytest.raises(ValueError, match=r"assigns \['scale'\]"):
         made.train(fed([X]), steps=1)
-
-
-def test_scalar_output_that_is_concatenated_is_refused(tmp_path):
-    with pytest.raises(RuntimeError, match=r"scalar at \['y'\]"):
-        evaluate(tf.reduce_sum, tmp_path, kte.ModeKeys.PREDICT, use_tpu=True)
 
 
 def converted(function):
@@ -193,17 +191,6 @@ def test_operations_have_lines_by_name():
     assert pruned.line_of("s") is None
 
 
-def dilated(x):
-    return tf.nn.dilation2d(
-        x[None, :, :, None],
-        np.zeros((1, 1, 1), "float32"),
-        strides=[1, 1, 1, 1],
-        padding="SAME",
-        rates=[1, 1, 1, 1],
-        name="dilated",
-    )
-
-
 def shaped_by_values(x):
     return tf.reshape(x, tf.cast(x[0, :2], tf.int32), name="shaped")
 
@@ -224,36 +211,20 @@ NO_DILATION = "XLA, the compiler of the devices, lacks it. This operation"
 @pytest.mark.parametrize(
     ("network", "what", "advice"),
     [
-        (
-            dilated,
-            "dilated (Dilation2D), made at ",
-            f"{NO_DILATION} can run before",
-        ),
+        (dilated, "dilated (Dilation2D)", f"{NO_DILATION} can run before"),
         (
             lambda x: dilated(x * tf.get_variable("w", [2])),
-            "dilated (Dilation2D), made at ",
+            "dilated (Dilation2D)",
             f"{NO_DILATION} cannot move into input_fn, because its inputs depend",
         ),
         (
             dilated_in_a_condition,
-            "dilated_0 (Dilation2D) in cond (StatelessIf), made at ",
+            "dilated_0 (Dilation2D) in cond (StatelessIf)",
             NO_DILATION,
         ),
-        (
-            shaped_by_values,
-            "shaped (Reshape), made at ",
-            "Input 1 of shaped is a shape, a size or an axis that depends on values",
-        ),
-        (
-            of_complex_numbers,
-            "Svd (Svd), made at ",
-            "XLA has the operation, but not with T=DT_COMPLEX64",
-        ),
-        (
-            lambda x: tf.setdiff1d(x[0], x[1])[0],
-            "ListDiff (ListDiff), made at ",
-            "Cast its inputs to another dtype, such as tf.int32.",
-        ),
+        (shaped_by_values, "shaped (Reshape)", "Input 1 of shaped is a shape"),
+        (of_complex_numbers, "Svd (Svd)", "not with T=DT_COMPLEX64"),
+        (lambda x: tf.setdiff1d(x[0], x[1])[0], "ListDiff (ListDiff)", "tf.int32."),
     ],
     ids=["missing", "of_variables", "in_condition", "constant", "dtype", "floats"],
 )
@@ -288,11 +259,7 @@ def test_message_without_an_operation_names_unknown_shapes(network, named):
     error = refusals.explained(
         ValueError("An unknown reason."), pruned.ops, pruned.body, pruned.library
     )
-    with pytest.raises(
-        ValueError,
-        match=rf"cannot compile an operation of model_fn{named}\..*"
-        r"XLA's message: An unknown reason\.$",
-    ):
+    with pytest.raises(ValueError, match=rf"{named}\..*An unknown reason\.$"):
         raise error
 
 
@@ -309,11 +276,4 @@ def test_error_names_the_operation_of_a_gradient():
 
 @tf.RegisterGradient("MissingGradient")
 def _missing_gradient(op, grad):
-    zeros = np.zeros((1, 1, 1), "float32")
-    return grad * tf.nn.dilation2d(
-        op.inputs[0],
-        zeros,
-        strides=[1, 1, 1, 1],
-        padding="SAME",
-        rates=[1, 1, 1, 1],
-    )
+    return grad * dilated(op.inputs[0][0, :, :, 0])
