@@ -6,6 +6,7 @@
     nox -s serving              # Model servers load exports.
     nox -s ecosystem            # KerasHub models.
     nox -s without_tools        # The package without TF1 and plans.
+    nox -s keras_tests -- PATH  # Keras's own tests, from a checkout at PATH.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.13` and
@@ -126,6 +127,20 @@ def without_tools(session: nox.Session) -> None:
     """Runs tests in a copy of the package without its TF1 rooms and its plans."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.without_tools", *session.posargs)
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def keras_tests(session: nox.Session) -> None:
+    """Compares the outcomes of Keras's own tests before and after this package runs.
+
+    Args:
+        session: Its arguments are the path of a checkout of Keras at the installed
+            version, and optionally paths of tests in it.
+    """
+    if not session.posargs:
+        session.error("A checkout of Keras must be given. Pass its path after `--`.")
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.upstream.keras_tests", *session.posargs)
 
 
 @nox.session(python="3.11", venv_backend="uv")

@@ -248,6 +248,27 @@ def run_beside(kte, function):
     return Beside()
 
 
+def use(kte, folder, hooks=()):
+    """Uses the package as a user does, and yields the name of each phase at its end."""
+    config = kte.RunConfig(model_dir=f"{folder}/model", tf_random_seed=1)
+    model_fn = model_fn_of(kte)
+    estimator = kte.TPUEstimator(model_fn, config=config, use_tpu=False, **SIZES)
+    batches = [({"x": X}, Y)] * 4
+    estimator.train(lambda params: iter(batches), hooks=hooks)
+    estimator.evaluate(lambda params: iter(batches))
+    list(estimator.predict(lambda params: iter([{"x": X}])))
+    yield "trained"
+    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
+    estimator.export_saved_model(f"{folder}/export", receiver)
+    yield "exported"
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(1, activation=double)])
+    model.compile("adam", "mse", metrics=["mae"])
+    estimator = kte.from_keras(model, f"{folder}/keras", use_tpu=False, **SIZES)
+    estimator.train(lambda params: iter([(X, Y)] * 4))
+    estimator.evaluate(lambda params: iter([(X, Y)]))
+    yield "from_keras"
+
+
 def main(folder):
     report = {}
     behaviours()  # Keras and JAX import modules when they are first used.
@@ -265,23 +286,8 @@ def main(folder):
     import keras_tpu_estimator as kte
 
     phase("imported")
-    config = kte.RunConfig(model_dir=f"{folder}/model", tf_random_seed=1)
-    model_fn = model_fn_of(kte)
-    estimator = kte.TPUEstimator(model_fn, config=config, use_tpu=False, **SIZES)
-    batches = [({"x": X}, Y)] * 4
-    estimator.train(lambda params: iter(batches), hooks=[run_beside(kte, beside)])
-    estimator.evaluate(lambda params: iter(batches))
-    list(estimator.predict(lambda params: iter([{"x": X}])))
-    phase("trained")
-    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
-    estimator.export_saved_model(f"{folder}/export", receiver)
-    phase("exported")
-    model = keras.Sequential([keras.Input((2,)), layers.Dense(1, activation=double)])
-    model.compile("adam", "mse", metrics=["mae"])
-    estimator = kte.from_keras(model, f"{folder}/keras", use_tpu=False, **SIZES)
-    estimator.train(lambda params: iter([(X, Y)] * 4))
-    estimator.evaluate(lambda params: iter([(X, Y)]))
-    phase("from_keras")
+    for name in use(kte, folder, [run_beside(kte, beside)]):
+        phase(name)
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
 
