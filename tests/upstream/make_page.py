@@ -14,6 +14,7 @@ from keras_tpu_estimator.base.upstream.private_names import (
     PrivateName,
 )
 from keras_tpu_estimator.base.upstream.replacements import Replacement
+from keras_tpu_estimator.base.upstream.tensorflow_graph_names import GraphName
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "upstream.md"
 _TABLE = re.compile(r"(?s)\| name \| use .*?\n\n")
@@ -37,7 +38,7 @@ def table():
     for name in registered():
         target = name.target if isinstance(name, Replacement) else name
         path = target.path if isinstance(target, PrivateAttribute) else target.paths[0]
-        use = "replaced" if isinstance(name, Replacement) else "used"
+        use = "replaced" if isinstance(name, Replacement | GraphName) else "used"
         rows.append(f"| `{path}` | {use} | {target.purpose} |\n")
     return "".join(rows) + "\n"
 

@@ -1,4 +1,4 @@
-"""All private parts of TensorFlow that this package uses for TF1.
+"""Functions of TensorFlow's private names, in `base/upstream`, for TF1.
 
 `tests/tf1/test_tf1_internals.py` fails when TensorFlow changes any of them.
 """
@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.upstream import tensorflow_graph_names as names
 from keras_tpu_estimator.tf1.graph import (
     feature_columns,
     lookups,
@@ -25,9 +26,7 @@ _IN_PLACE = ("add", "sub", "mul", "truediv", "pow")
 @contextlib.contextmanager
 def shards(number: int) -> Iterator[None]:
     """Tells graphs built in a `with` block the number of devices that run them."""
-    from tensorflow.python.tpu import tpu_function
-
-    with tpu_function.tpu_shard_context(number):
+    with names.SHARD_CONTEXT.value(number):
         yield
 
 
@@ -37,25 +36,23 @@ def xla_context(graph: Any) -> Iterator[None]:
 
     Libraries such as tensor2tensor recognize a graph for TPUs by this context.
     """
-    from tensorflow.python.framework import func_graph
-    from tensorflow.python.ops import control_flow_ops
+    kind: Any = names.XLA_CONTEXT.value
 
-    class Context(control_flow_ops.XLAControlFlowContext):
+    class Context(kind):
         """A context without operations: variables reject initial values in it."""
 
         def AddOp(self, op: Any) -> None:  # noqa: N802
             op._set_control_flow_context(None)
 
-    context, owner = Context(), func_graph.FuncGraph
-    original = owner._get_control_flow_context
+    context = Context()
 
-    def context_of(inner: Any) -> Any:
+    def context_of(original: Any, inner: Any) -> Any:
         own = original(inner)
         return context if own is None and _is_within(graph, inner) else own
 
     graph._set_control_flow_context(context)
     try:
-        with _replaced(owner, "_get_control_flow_context", context_of):
+        with names.CONTEXT_OF_FUNCTION.replaced(context_of):
             yield
     finally:
         graph._set_control_flow_context(None)
@@ -77,16 +74,12 @@ def for_xla(graph: Any) -> Iterator[None]:
     the host. Feature columns are sparse, and metrics of tensors of an unknown rank have
     a condition on the rank, of which XLA compiles both branches.
     """
-    from tensorflow.python.ops import control_flow_util
 
-    is_for_xla = control_flow_util.GraphOrParentsInXlaContext
-
-    def is_within(inner: Any) -> bool:
+    def is_within(is_for_xla: Any, inner: Any) -> bool:
         return _is_within(graph, inner) or is_for_xla(inner)
 
-    name = "GraphOrParentsInXlaContext"
     with (
-        _replaced(control_flow_util, name, is_within),
+        names.IS_FOR_XLA.replaced(is_within),
         _bounded_loops(),
         _dense_columns(),
         _known_ranks(),
@@ -100,16 +93,13 @@ def for_xla(graph: Any) -> Iterator[None]:
 def _known_ranks() -> Iterator[None]:
     """Gives placeholders without a rank the shape of their default, which they have."""
     import tensorflow as tf
-    from tensorflow.python.ops import gen_array_ops
 
-    original = gen_array_ops.placeholder_with_default
-
-    def make(input: Any, shape: Any, name: str | None = None) -> Any:
+    def make(original: Any, input: Any, shape: Any, name: str | None = None) -> Any:
         if tf.TensorShape(shape).rank is None:
             shape = tf.convert_to_tensor(input).shape
         return original(input, shape, name)
 
-    with _replaced(gen_array_ops, "placeholder_with_default", make):
+    with names.PLACEHOLDER.replaced(make):
         yield
 
 
@@ -121,13 +111,14 @@ def _bounded_loops() -> Iterator[None]:
     still end by their conditions.
     """
     import tensorflow as tf
-    from tensorflow.python.ops import while_v2
-
-    name = "_build_while_op"
-    original = getattr(while_v2, name)
 
     def build(
-        variables: Any, condition: Any, body: Any, *args: Any, **kwargs: Any
+        original: Any,
+        variables: Any,
+        condition: Any,
+        body: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         if static_value(variables[1]) == -1:
             loop = loop_bounds.Loop(variables, condition, body, _evaluated_value)
@@ -137,17 +128,15 @@ def _bounded_loops() -> Iterator[None]:
                 variables = [variables[0], most, *variables[2:]]
         return original(variables, condition, body, *args, **kwargs)
 
-    with _replaced(while_v2, name, build):
+    with names.WHILE.replaced(build):
         yield
 
 
 def _evaluated_value(tensor: Any) -> Any:
     """Returns the value of a tensor, including values from static shapes."""
-    from tensorflow.python.framework import tensor_util
-
     value = static_value(tensor)
     if value is None:
-        value = tensor_util.try_evaluate_constant(tensor)
+        value = names.EVALUATE.value(tensor)
     return value
 
 
@@ -155,12 +144,8 @@ def _evaluated_value(tensor: Any) -> Any:
 def _tables_of_numbers() -> Iterator[None]:
     """Replaces lookups in tables of constant numbers in a `with` block."""
     import tensorflow as tf
-    from tensorflow.python.ops import lookup_ops
 
-    owner = lookup_ops.InitializableLookupTableBase
-    original = owner.lookup
-
-    def lookup(table: Any, keys: Any, name: str | None = None) -> Any:
+    def lookup(original: Any, table: Any, keys: Any, name: str | None = None) -> Any:
         made = table._initializer
         numbers, values = (
             static_value(getattr(made, each)) if hasattr(made, each) else None
@@ -174,16 +159,14 @@ def _tables_of_numbers() -> Iterator[None]:
         scope = name or f"{table.name}_Lookup"
         return lookups.found_in(pairs, keys, table.default_value, scope)
 
-    with _replaced(owner, "lookup", lookup):
+    with names.TABLE_LOOKUP.replaced(lookup):
         yield
 
 
 @contextlib.contextmanager
 def _own_gradients() -> Iterator[None]:
     """Replaces gradients that XLA lacks in a `with` block."""
-    from tensorflow.python.framework import ops
-
-    registered = ops.gradient_registry._registry
+    registered = names.GRADIENTS.value
     known = {op: registered[op] for op in GRADIENTS}
     for op, adapt in GRADIENTS.items():
         original = known[op]["type"]
@@ -197,58 +180,28 @@ def _own_gradients() -> Iterator[None]:
 @contextlib.contextmanager
 def _dense_columns() -> Iterator[None]:
     """Replaces sparse tensors in feature columns in a `with` block."""
-    import tensorflow as tf
-    from tensorflow.python.feature_column import feature_column_v2
-    from tensorflow.python.ops import embedding_ops, sparse_ops
-
-    # The public module contains the function itself, for calls by the user.
-    public = tf.compat.v1.nn
-    ids = feature_column_v2.IdentityCategoricalColumn
-    listed = feature_column_v2.VocabularyListCategoricalColumn
-    hashed = feature_column_v2.HashedCategoricalColumn
+    combined = functools.partial(lookups.combined_lookup, _evaluated_value)
     with contextlib.ExitStack() as stack:
-        for owner, name, adapt in (
-            (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
-            (ids, _TO_IDS, feature_columns.with_default),
-            (listed, _TO_IDS, feature_columns.in_vocabulary),
-            (hashed, _TO_IDS, feature_columns.with_default),
-            (sparse_ops, "sparse_cross_hashed", feature_columns.crossed),
-            (sparse_ops, "sparse_reshape", feature_columns.reshaped),
-            (embedding_ops, _SAFE_LOOKUP, feature_columns.looked_up),
-            (public, _SAFE_LOOKUP, feature_columns.looked_up),
-            (
-                embedding_ops,
-                "embedding_lookup_sparse_impl",
-                functools.partial(lookups.combined_lookup, _evaluated_value),
-            ),
+        for name, adapt in (
+            (names.SPARSE_COLUMN, feature_columns.to_cells),
+            (names.IDENTITY_COLUMN, feature_columns.with_default),
+            (names.VOCABULARY_COLUMN, feature_columns.in_vocabulary),
+            (names.HASHED_COLUMN, feature_columns.with_default),
+            (names.SPARSE_CROSS, feature_columns.crossed),
+            (names.SPARSE_RESHAPE, feature_columns.reshaped),
+            (names.SAFE_LOOKUP, feature_columns.looked_up),
+            # The public module contains the function itself, for calls by the user.
+            (names.PUBLIC_SAFE_LOOKUP, feature_columns.looked_up),
+            (names.SPARSE_LOOKUP, combined),
         ):
-            new = adapt(getattr(owner, name))
-            stack.enter_context(_replaced(owner, name, new))
+            stack.enter_context(name.adapted(adapt))
         yield
-
-
-_TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
-_TO_IDS = "_transform_input_tensor"
-_SAFE_LOOKUP = "safe_embedding_lookup_sparse"
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replaces an attribute in a `with` block."""
-    known = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, known)
 
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
     """Runs TensorFlow eagerly in a `with` block, even if that is disabled."""
-    from tensorflow.python.eager import context
-
-    with context.eager_mode():
+    with names.EAGER_MODE.value():
         yield
 
 
@@ -258,9 +211,7 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
 
     Otherwise only an imported graph itself knows its functions.
     """
-    from tensorflow.python.eager import context
-
-    eager = context.context()
+    eager = names.EAGER_CONTEXT.value()
     eager.ensure_initialized()
     for function in functions:
         eager.add_function_def(function)
@@ -278,27 +229,20 @@ def whole_variables() -> Iterator[None]:
     Checkpoints contain them without partitions under the same names. Lookups find the
     rows that they would find in the partitions.
     """
-    from tensorflow.python.ops import embedding_ops, variable_scope
-    from tensorflow.python.training import slot_creator
-
-    store = variable_scope._VariableStore
-    original = store.get_variable
 
     def get_variable(
-        store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
+        original: Any, store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
     ) -> Any:
         variable = original(store, *args, **kwargs)
         partitions.note_partitions(variable, partitioner)
         return variable
 
-    name = "_embedding_lookup_and_transform"
-    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_replaced(store, "get_variable", get_variable))
-        stack.enter_context(_replaced(embedding_ops, name, look_up))
-        for name in ("create_slot", "create_slot_with_initializer"):
-            create = partitions.with_slot_names(getattr(slot_creator, name))
-            stack.enter_context(_replaced(slot_creator, name, create))
+    with (
+        names.GET_VARIABLE.replaced(get_variable),
+        names.PARTITIONED_LOOKUP.adapted(partitions.looked_up_by_partition),
+        names.CREATE_SLOT.adapted(partitions.with_slot_names),
+        names.CREATE_INITIALIZED_SLOT.adapted(partitions.with_slot_names),
+    ):
         yield
 
 
@@ -308,17 +252,17 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
 
     Name scopes reject values from several graphs, such as those of `tf.group`.
     """
-    from tensorflow.python.framework import ops
-
-    scope = ops.internal_name_scope_v1
-    original = scope.__init__
 
     def init(
-        self: Any, name: Any, default_name: Any = None, values: Any = None
+        original: Any,
+        self: Any,
+        name: Any,
+        default_name: Any = None,
+        values: Any = None,
     ) -> None:
         original(self, name, default_name, values and kept(values))
 
-    with _replaced(scope, "__init__", init):
+    with names.NAME_SCOPE.replaced(init):
         yield
 
 
@@ -331,11 +275,10 @@ def known_conditions() -> Iterator[None]:
     sizes of the batch, which TensorFlow 1.15 did not know when it built the branch.
     """
     import tensorflow as tf
-    from tensorflow.python.ops import cond_v2
 
-    original = cond_v2.cond_v2
-
-    def cond(pred: Any, true_fn: Any, false_fn: Any, name: str = "cond") -> Any:
+    def cond(
+        original: Any, pred: Any, true_fn: Any, false_fn: Any, name: str = "cond"
+    ) -> Any:
         graph = tf.compat.v1.get_default_graph()
         value = _evaluated_value(pred) if isinstance(pred, tf.Tensor) else None
 
@@ -355,7 +298,7 @@ def known_conditions() -> Iterator[None]:
             true_fn = _suiting(true_fn, false_fn)
         return original(pred, true_fn, false_fn, name)
 
-    with _replaced(cond_v2, "cond_v2", cond):
+    with names.COND.replaced(cond):
         yield
 
 
@@ -391,19 +334,18 @@ def _suiting(branch: Any, taken: Any) -> Any:
 def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
     """Calls `check` with the default graph and each input from another graph."""
     import tensorflow as tf
-    from tensorflow.python.framework import ops
 
-    original, kinds = ops._get_graph_from_inputs, (tf.Operation, tf.Tensor)
+    kinds = (tf.Operation, tf.Tensor)
 
-    def graph_of(inputs: Any, graph: Any = None) -> Any:
-        here, inputs = ops.get_default_graph(), [*inputs]
+    def graph_of(original: Any, inputs: Any, graph: Any = None) -> Any:
+        here, inputs = tf.compat.v1.get_default_graph(), [*inputs]
         if not here.building_function:
             for each in inputs:
                 if isinstance(each, kinds) and each.graph is not here:
                     check(here, each)
         return original(inputs, graph)
 
-    with _replaced(ops, "_get_graph_from_inputs", graph_of):
+    with names.GRAPH_OF_INPUTS.replaced(graph_of):
         yield
 
 
@@ -417,40 +359,39 @@ def python_of_old_variables() -> Iterator[None]:
     these, and TensorFlow 1.15 made no resource variables by default.
     """
     import tensorflow as tf
-    from tensorflow.python.framework import ops
-    from tensorflow.python.ops import resource_variable_ops, variables
 
     def initialized_value(self: Any) -> Any:
-        with ops.init_scope():
+        with tf.init_scope():
             return tf.cond(
                 tf.compat.v1.is_variable_initialized(self),
                 self.read_value,
                 lambda: self.initial_value,
             )
 
-    kind = resource_variable_ops.BaseResourceVariable
-    is_true = kind.__bool__
+    def in_place(name: str) -> Callable[[Any], Callable[..., Any]]:
+        def adapt(original: Any) -> Callable[..., Any]:
+            def change(self: Any, other: Any) -> Any:
+                if tf.executing_eagerly():
+                    return original(self, other)
+                return getattr(operator, name)(self, other)
 
-    def in_place(name: str) -> Callable[..., Any]:
-        original = getattr(kind, f"__i{name}__")
+            return change
 
-        def change(self: Any, other: Any) -> Any:
-            if tf.executing_eagerly():
-                return original(self, other)
-            return getattr(operator, name)(self, other)
+        return adapt
 
-        return change
+    def truth(is_true: Any) -> Callable[[Any], bool]:
+        return lambda self: is_true(self) if tf.executing_eagerly() else True
 
-    def truth(self: Any) -> bool:
-        return is_true(self) if tf.executing_eagerly() else True
-
+    kind = names.RESOURCE_VARIABLE.value
     with contextlib.ExitStack() as stack:
-        for owner, name, value in (
-            (variables.Variable, "initialized_value", initialized_value),
-            (kind, "__bool__", truth),
-            *((kind, f"__i{name}__", in_place(name)) for name in _IN_PLACE),
-        ):
-            stack.enter_context(_replaced(owner, name, value))
+        stack.enter_context(
+            names.INITIALIZED_VALUE.adapted(lambda original: initialized_value)
+        )
+        stack.enter_context(names.attribute_adapted(kind, "__bool__", truth))
+        for name in _IN_PLACE:
+            stack.enter_context(
+                names.attribute_adapted(kind, f"__i{name}__", in_place(name))
+            )
         yield
 
 
@@ -466,7 +407,6 @@ def saved_names(saver: Any) -> dict[str, str]:
 
 def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     """Returns a function of tensors like `inputs` that uses their graph's variables."""
-    from tensorflow.python.framework import function
 
     def of_shapes(*own: Any) -> Any:
         for tensor, like in zip(own, inputs, strict=True):
@@ -474,7 +414,7 @@ def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         return body(*own)
 
     dtypes = [each.dtype for each in inputs]
-    define = function.Defun(*dtypes, capture_resource_var_by_value=False)
+    define = names.DEFUN.value(*dtypes, capture_resource_var_by_value=False)
     return define(of_shapes)
 
 
@@ -487,23 +427,17 @@ def is_saver(value: Any) -> bool:
 
 def make_eval_step() -> None:
     """Makes the counter of evaluated batches in the default graph, if it has none."""
-    from tensorflow.python.training import evaluation
-
-    evaluation._get_or_create_eval_step()
+    names.EVAL_STEP.value()
 
 
 def make_step_read() -> None:
     """Makes the tensor by which TensorFlow's hooks read the global step."""
-    from tensorflow.python.training import training_util
-
-    training_util._get_or_create_global_step_read()
+    names.STEP_READ.value()
 
 
 def is_stateful(op: str) -> bool:
     """Returns whether an operation type has effects, or is not of TensorFlow."""
-    from tensorflow.python.framework import op_def_registry
-
-    definition = op_def_registry.get(op)
+    definition = names.DEFINITION.value(op)
     return definition is None or bool(definition.is_stateful)
 
 
@@ -536,23 +470,22 @@ def set_input(op: Any, number: int, tensor: Any) -> None:
 
 def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
     """Sets an attribute of an operation to a list of strings."""
-    from tensorflow.core.framework import attr_value_pb2
+    import tensorflow as tf
 
-    value = attr_value_pb2.AttrValue()
+    value = tf.compat.v1.AttrValue()
     value.list.s.extend(each.encode() for each in values)
     op._set_attr(name, value)
 
 
 def definition_of_function(graph: Any, name: str) -> tuple[Any, list[str], list[str]]:
     """Returns a function as a `GraphDef`, with the names of arguments and results."""
-    from tensorflow.python.framework import function_def_to_graph
-
     library = graph.as_graph_def().library.function
     (function,) = (each for each in library if each.signature.name == name)
     with graph.as_default():
-        made, names = function_def_to_graph.function_def_to_graph_def(
+        made, by_name = names.FUNCTION_TO_GRAPH.value(
             function, include_library_functions=True
         )
-    arguments = [names[each.name] for each in function.signature.input_arg]
-    results = [names[function.ret[each.name]] for each in function.signature.output_arg]
+    signature = function.signature
+    arguments = [by_name[argument.name] for argument in signature.input_arg]
+    results = [by_name[function.ret[output.name]] for output in signature.output_arg]
     return made, arguments, results
