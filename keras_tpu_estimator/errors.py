@@ -58,8 +58,4 @@ __getattr__ = imported_at_use(
     __name__,
     {name: f"{__package__}.{module}" for name, module in _OF_TOOLS.items()},
 )
-
-
-def __dir__() -> list[str]:
-    """Returns the public names."""
-    return [*__all__, "__all__", "__doc__"]
+__dir__ = __all__.copy

@@ -65,8 +65,4 @@ __all__ = [
 # The results of `TPUEstimator.plan`, without which this package may be installed.
 _PLANS = f"{__package__}.planning.plans"
 __getattr__ = imported_at_use(__name__, {"Plan": _PLANS, "Refusal": _PLANS})
-
-
-def __dir__() -> list[str]:
-    """Returns the public names."""
-    return [*__all__, "__all__", "__doc__"]
+__dir__ = __all__.copy
