@@ -324,10 +324,7 @@ def test_all_imported_distributions_are_declared() -> None:
             "jax.interpreters",
             {"base.tracing.jaxprs", "tf1.lift.jax_internals"},
         ),
-        (
-            "tensorflow.python",
-            {"tf1.graph.internals"},
-        ),
+        ("tensorflow.python", set()),
     ],
 )
 def test_private_modules_are_imported_in_few_files(
