@@ -48,10 +48,10 @@ def measure() -> dict[str, float]:
 
     from keras_tpu_estimator.base.mesh.all_cores import all_cores
     from keras_tpu_estimator.base.mesh.transfers import put_by_part
-    from keras_tpu_estimator.engine.device.host_values import spread_of
     from keras_tpu_estimator.files.checkpoints.saving import save_into
     from keras_tpu_estimator.files.directory.save_files import SaveFiles
-    from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
+    from keras_tpu_estimator.files.formats.hdf5.format import Hdf5Shards
+    from keras_tpu_estimator.files.formats.shards import ShardValues
 
     cores = all_cores(8, {"rows": ("model",), "columns": (None, "model")})
     shape = (_ROWS, _COLUMNS)
@@ -67,10 +67,12 @@ def measure() -> dict[str, float]:
             value = jax.block_until_ready(make())
             _reset_peak()
             saved = SaveFiles(os.path.join(directory, "model.ckpt-1"))
-            files = ShardFiles(saved, {"kernel": spread_of(value, value.dtype)})
-            sharded = files.sharded([files.write(0)])
+            shards = {"kernel": ShardValues.from_array(value)}
+            finish = Hdf5Shards().begin(saved, 1, shards, 0)
+            sharded = {path: each.variable for path, each in shards.items()}
             retention = kte.checkpoints.Retention()
-            save_into(saved, 1, sharded, retention=retention)
+            save_into(saved, 1, sharded, retention=retention, receipts=[finish()])
+            del shards
             held["saves"] = _peak() - before
             kte.checkpoints.save(os.path.join(directory, "whole"), 1, {"kernel": value})
             del value

@@ -28,7 +28,7 @@ from keras_tpu_estimator.base.common.types import (
 )
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
-from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import StoredVariable
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.files.warm_start.pairing import Pairing
 from keras_tpu_estimator.front_ends.tables.parameters import (
@@ -57,7 +57,7 @@ __all__ = [
     "Reuse",
     "Saved",
     "Session",
-    "Stored",
+    "StoredVariable",
     "Summary",
     "TensorLike",
 ]

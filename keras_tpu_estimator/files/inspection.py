@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import location, state_file
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 

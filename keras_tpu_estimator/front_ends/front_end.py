@@ -23,7 +23,7 @@ from keras_tpu_estimator.engine.program.bound_model_fn import (
     TraceOptions,
 )
 from keras_tpu_estimator.engine.program.steps import Program
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 

@@ -42,8 +42,8 @@ from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, Trac
 from keras_tpu_estimator.engine.program.steps import ReadAgainError
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.stale_files import check_listed
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import latest_checkpoints, loading
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings

@@ -1,40 +1,37 @@
 """The checkpoints of one call of `train`, written while it continues.
 
-Each process writes its shards, after a check that trained values are finite. All
-processes continue together, because the first one would otherwise wait for the devices
-of the others, and report them as stuck.
+Each process writes its shards with the `ShardWriter` of the format, and checks that
+trained values are finite. All processes continue together.
 """
 
-import abc
 import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from keras_tpu_estimator.api.hooks.stopping import NanLossDuringTrainingError
-from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.engine.device.host_values import ToSave
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.location import Writer, name_for
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.checkpoint_format import Shards
-from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
-from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
+from keras_tpu_estimator.files.formats import registry as formats
+from keras_tpu_estimator.files.formats.shards import (
+    ShardedVariable,
+    ShardValues,
+    ShardWriter,
+)
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
@@ -53,20 +50,14 @@ class FiniteValues:
         """The first path of a value that is not finite, among the written shards."""
         return min(self._not_finite, default=None)
 
-    def watched(
-        self, variables: Mapping[str, ShardedVariable]
-    ) -> dict[str, ShardedVariable]:
-        """Returns variables whose shards are checked when they are written."""
+    def checked(self, values: Mapping[str, ShardValues]) -> dict[str, ShardValues]:
+        """Returns values whose trained shards are checked when they are written."""
         return {
-            path: self._watched(path, each) if path in self.trained else each
-            for path, each in variables.items()
+            path: dataclasses.replace(value, check=functools.partial(self._check, path))
+            if path in self.trained
+            else value
+            for path, value in values.items()
         }
-
-    def check(self, parts: Mapping[str, Iterable[np.ndarray]]) -> None:
-        """Checks fetched shards of trained variables, by path."""
-        for path in parts.keys() & self.trained:
-            if not all(map(_is_finite, parts[path])):
-                self._not_finite.add(path)
 
     def first_not_finite(self, values: Mapping[str, np.ndarray]) -> str | None:
         """Returns the first path of a replicated value that is not finite."""
@@ -87,14 +78,9 @@ class FiniteValues:
             "RunConfig(debug_nans=True) reports the operation."
         )
 
-    def _watched(self, path: str, variable: ShardedVariable) -> ShardedVariable:
-        def part(box: IndexRanges) -> np.ndarray:
-            value = variable.part(box)
-            if not _is_finite(value):
-                self._not_finite.add(path)
-            return value
-
-        return dataclasses.replace(variable, part=part)
+    def _check(self, path: str, shard: np.ndarray) -> None:
+        if not _is_finite(shard):
+            self._not_finite.add(path)
 
 
 def _is_finite(value: np.ndarray) -> bool:
@@ -103,113 +89,31 @@ def _is_finite(value: np.ndarray) -> bool:
         return bool(np.isfinite(value.sum()) or np.isfinite(value).all())
 
 
-def _do_nothing() -> None:
-    """Finishes shards that are already written."""
-
-
 @dataclasses.dataclass(frozen=True)
 class BegunShards:
-    """Shards that are being written, with their descriptions in the main file by path.
+    """Shards that all processes are writing, with the descriptions of the variables.
 
-    `finish` returns when all processes have written their shards. Any thread may call
-    it.
+    `finish` returns this process's receipt when its shards are written. Any thread may
+    call it.
     """
 
-    described: Mapping[str, Sharded | InTree]
-    finish: Callable[[], None] = _do_nothing
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardWriter(abc.ABC):
-    """A writer for the shards of the process `host` in one format."""
-
-    host: int
-    others: HostExchange
-
-    @abc.abstractmethod
-    def begin(
-        self,
-        files: SaveFiles,
-        saved: ToSave,
-        finite: FiniteValues,
-        patience: float,
-    ) -> BegunShards:
-        """Starts to write this process's shards, while training waits.
-
-        One process may take `patience` more seconds. This method and `finish` raise
-        `NanLossDuringTrainingError` if a trained value is not finite.
-        """
-
-
-class FileWriter(ShardWriter):
-    """A writer of one file for each process before training continues."""
-
-    def begin(
-        self,
-        files: SaveFiles,
-        saved: ToSave,
-        finite: FiniteValues,
-        patience: float,
-    ) -> BegunShards:
-        """Checks values while it writes them, so that they are fetched only once."""
-        shards = ShardFiles(files, finite.watched(saved.sharded))
-        seal = shards.write(self.host)
-        described = shards.sharded(
-            self.others.gather(seal, more_patience_secs=patience)
-        )
-        finite.raise_if_any(self.others.gather(finite.not_finite))
-        return BegunShards(described)
-
-
-class TreeWriter(ShardWriter):
-    """A writer with Orbax into one folder while training continues."""
-
-    def begin(
-        self,
-        files: SaveFiles,
-        saved: ToSave,
-        finite: FiniteValues,
-        patience: float,
-    ) -> BegunShards:
-        """Fetches all shards at once, as Orbax does."""
-        self.others.by_chief(lambda: orbax_writer.make_folder(files))
-        wait = orbax_writer.begin_arrays(files, saved.tree, finite.step)
-        # Training may donate arrays before Orbax has fetched all of them.
-        trained = {
-            path: saved.tree[path].own_parts()
-            for path in saved.tree.keys() & finite.trained
-        }
-
-        def finish() -> None:
-            finite.check(trained)
-            wait()
-            finite.raise_if_any(
-                self.others.gather(finite.not_finite, more_patience_secs=patience)
-            )
-
-        described = {path: each.in_tree for path, each in saved.tree.items()}
-        return BegunShards(described, finish)
-
-
-OF_KIND: Mapping[Shards, type[ShardWriter]] = {
-    Shards.FILES: FileWriter,
-    Shards.FOLDER: TreeWriter,
-}
+    variables: Mapping[str, ShardedVariable]
+    finish: Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class BegunSave:
     """A save that training no longer waits for.
 
-    `whole` has copies of replicated values, only on the chief, which also writes the
-    main file. `positions` is a context that first saves the position in the input. One
-    process may take `patience` more seconds.
+    `whole` has copies of values, only on the chief, which also writes the main file.
+    `shards` is `None` if no process writes shards. `positions` is a context that first
+    saves the position in the input. One process may take `patience` more seconds.
     """
 
     files: SaveFiles
     format_name: str
     whole: Mapping[str, np.ndarray]
-    shards: BegunShards
+    shards: BegunShards | None
     finite: FiniteValues
     positions: contextlib.AbstractContextManager[None]
     retention: Retention
@@ -225,28 +129,42 @@ class BegunSave:
             self.others.reported_errors("saving a checkpoint"),
             self.files.tidied_on_failure(*in_doubt),
         ):
-            self.shards.finish()
+            receipts = self._finish_shards()
             self._check_whole()
             with self.positions:
                 self.others.barrier(more_patience_secs=self.patience)
                 if self.is_chief:
-                    self._write_main_file()
+                    self._write_main_file(receipts)
                 self.others.barrier(more_patience_secs=self.patience)
-            if self.shards.described:
+            if self.shards is not None:
                 formats.trust(self.files.prefix)
+
+    def _finish_shards(self) -> Sequence[Any]:
+        """Waits until all processes have written their shards; returns the receipts."""
+        if self.shards is None:
+            return ()
+        receipt = self.shards.finish()
+        answers = self.others.gather(
+            [receipt, self.finite.not_finite], more_patience_secs=self.patience
+        )
+        receipts, not_finite = zip(*answers, strict=True)
+        self.finite.raise_if_any(not_finite)
+        return receipts
 
     def _check_whole(self) -> None:
         # The chief has the values, and all processes raise the same error.
         found = self.others.from_chief(lambda: self.finite.first_not_finite(self.whole))
         self.finite.raise_if_any([found])
 
-    def _write_main_file(self) -> None:
+    def _write_main_file(self, receipts: Sequence[Any]) -> None:
+        sharded = {} if self.shards is None else self.shards.variables
         saving.save_into(
             self.files,
             self.finite.step,
-            {**self.whole, **self.shards.described},
+            {**self.whole, **sharded},
             retention=self.retention,
             format_name=self.format_name,
+            receipts=receipts,
         )
 
 
@@ -280,11 +198,7 @@ class Saver:
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
-        # Without a shard writer, the chief writes complete variables.
-        self._shards: ShardWriter | None = None
-        kind = formats.named(self._format).shards
-        if kind is not None:
-            self._shards = OF_KIND[kind](context.hosts.index, self._others)
+        self._shard_writer = formats.named(self._format).shard_writer
         self._runtime = context.runtime
         self._loop_state = progress
         # Following links after each run would take time.
@@ -363,20 +277,25 @@ class Saver:
         """Copies or writes the values that training may donate."""
         values = self._loop_state.values
         saved = self._runtime.values.to_save(
-            values,
-            in_parts=self._shards is not None,
-            is_chief=self._hosts.is_chief,
-            as_tree=formats.named(self._format).shards is Shards.FOLDER,
+            values, self._hosts.is_chief, self._shard_writer
         )
         # Other processes wait longer for a chief with a slow disk.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
         files = SaveFiles(prefix, self._others.from_chief(new_token))
         positions = self._positions.beside(files, values.version)
-        shards = BegunShards({})
-        if self._shards and saved.has_shards:
+        shards = None
+        if self._shard_writer is not None and saved.sharded:
             with files.tidied_on_failure():
-                shards = self._shards.begin(files, saved, finite, patience)
+                shards = self._begin_shards(
+                    self._shard_writer, files, saved.sharded, finite
+                )
+                # Otherwise a fast process would wait for the devices of the others,
+                # and report them as stuck.
+                not_finite = self._others.gather(
+                    finite.not_finite, more_patience_secs=patience
+                )
+                finite.raise_if_any(not_finite)
         return BegunSave(
             files=files,
             format_name=self._format,
@@ -389,6 +308,20 @@ class Saver:
             is_chief=self._hosts.is_chief,
             patience=patience,
         )
+
+    def _begin_shards(
+        self,
+        writer: ShardWriter,
+        files: SaveFiles,
+        values: Mapping[str, ShardValues],
+        finite: FiniteValues,
+    ) -> BegunShards:
+        self._others.by_chief(lambda: writer.prepare(files))
+        finish = writer.begin(
+            files, finite.step, finite.checked(values), self._hosts.index
+        )
+        variables = {path: value.variable for path, value in values.items()}
+        return BegunShards(variables, finish)
 
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._loop_state.values.values())

@@ -31,7 +31,7 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.export.export_plans import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph, build
 from keras_tpu_estimator.tf1.graph.sparse_features import from_parts

@@ -10,7 +10,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.atomic.checksum import Extent, Piece
-from keras_tpu_estimator.files.formats import checkpoint_format
+from keras_tpu_estimator.files.formats import registry
 
 BIAS = np.arange(3, dtype="float32")
 KERNEL = np.arange(1, 7, dtype="float32")
@@ -133,11 +133,11 @@ def test_verified_pieces_are_not_reread(file, monkeypatch):
     flip(file, -1)
     flip(file, -1)  # The file differs from the written one.
     prefix = str(file).removesuffix(".h5")
-    assert checkpoint_format.is_intact(prefix)
+    assert registry.is_intact(prefix)
     monkeypatch.setattr(checksum, "check", None)
-    assert checkpoint_format.is_intact(prefix)
+    assert registry.is_intact(prefix)
 
 
 def test_written_pieces_are_not_reread(file, monkeypatch):
     monkeypatch.setattr(checksum, "check", None)
-    assert checkpoint_format.is_intact(str(file).removesuffix(".h5"))
+    assert registry.is_intact(str(file).removesuffix(".h5"))

@@ -8,14 +8,15 @@ import keras
 import numpy as np
 import pytest
 from helpers import model_fn_of, regression_data, repeated
+from sharded_saves import shard_values
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.engine.device.host_values import check_whole, spread_of
+from keras_tpu_estimator.engine.device.host_values import check_whole
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.shards import ShardValues
 from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_stale_files
@@ -224,14 +225,12 @@ def test_failed_second_save_of_a_step_keeps_the_first(
     assert_close(values_of(tmp_path), expected)
 
 
-@pytest.mark.parametrize("is_written", [True, False])
-def test_nonfinite_shards_are_found(is_written):
+@pytest.mark.parametrize("is_fetched_by_part", [True, False])
+def test_nonfinite_shards_are_found(is_fetched_by_part):
     def spread(values):
         halves = {IndexRanges((n,), (n + 1,)): n for n in range(2)}
         values = np.array(values)
-        return ShardedVariable(
-            (2,), values.dtype, halves, lambda box: values[box.slices]
-        )
+        return shard_values(values, halves)
 
     variables = {
         "a": spread([1.0, 2.0]),
@@ -240,12 +239,12 @@ def test_nonfinite_shards_are_found(is_written):
         "not trained": spread([np.nan, np.nan]),
     }
     finite = FiniteValues({"a", "b", "c"}, step=3)
-    if is_written:
-        for each in finite.watched(variables).values():
-            each.part(IndexRanges((1,), (2,)))
-    else:
-        second = IndexRanges((1,), (2,))
-        finite.check({p: [v.part(second)] for p, v in variables.items()})
+    second = IndexRanges((1,), (2,))
+    for values in finite.checked(variables).values():
+        if is_fetched_by_part:
+            values.part(second)
+        elif values.is_checked:
+            values.check(values.fetch(second))
     assert finite.not_finite == "c"
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="step 3"):
         finite.raise_if_any([None, "c"])
@@ -258,9 +257,10 @@ def test_shards_are_in_memory_one_at_a_time():
         before = memory.now()
         memory.forget_peak()
         for value in values.values():
-            spread = spread_of(value, value.dtype)
-            assert len(spread.hosts) == 8
-            assert sum(spread.part(box).nbytes for box in spread.hosts)
+            shards = ShardValues.from_array(value)
+            boxes = shards.variable.writers
+            assert len(boxes) == 8
+            assert sum(shards.part(box).nbytes for box in boxes)
         grown = memory.peak() - before
     finally:
         gc.enable()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - reads the written files
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
+from sharded_saves import shard_values, write_shards
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -29,8 +30,7 @@ from keras_tpu_estimator.files.directory import (
 )
 from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
+from keras_tpu_estimator.files.formats import registry as formats
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"
@@ -59,22 +59,20 @@ USERS = (
 )
 
 
-def spread_files(saved, value=1.0):
-    """A variable in two shards on one host."""
-    array = np.full(4, value)
+def write_table(saved, value=1.0):
+    """Writes a variable in two shards on one host."""
     parts = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 0}
-    variable = ShardedVariable((4,), array.dtype, parts, lambda box: array[box.slices])
-    return ShardFiles(saved, {"table": variable})
+    table = shard_values(np.full(4, value), parts)
+    return write_shards(saved, {"table": table}, processes=1)
 
 
 def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
     """Saves as `train` does; returns the files."""
     os.makedirs(directory, exist_ok=True)
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
-    values = {"table": np.full(4, value)}
+    values, receipts = {"table": np.full(4, value)}, ()
     if way == "parts":
-        files = spread_files(saved, value)
-        values = files.sharded([files.write(0)])
+        values, receipts = write_table(saved, value)
     if position:
         steps = int(value)
         write_position(saved, Position(steps, StepRecipe(8, 1, 8)))
@@ -84,6 +82,7 @@ def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
         values,
         retention=checkpoints.Retention(best),
         format_name=way if way in ("tensorflow", "orbax") else "hdf5",
+        receipts=receipts,
     )
     return saved
 
@@ -161,7 +160,7 @@ def full_disk(monkeypatch):
 
 def remains(saved):
     """Makes the files of a killed save: shards, an iterator state, data, meta."""
-    spread_files(saved).write(0)
+    write_table(saved)
     write_position(saved, Position(1, StepRecipe(8, 1, 8)))
     other = SaveFiles(saved.prefix + "-1", saved.token)
     formats.write(other, {"a": np.zeros(2), "b": np.ones(2)}, "tensorflow")

@@ -1,6 +1,7 @@
 """Tests Orbax checkpoints."""
 
 import asyncio
+import dataclasses
 import errno
 import json
 import os
@@ -27,6 +28,7 @@ from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
+from keras_tpu_estimator.files.formats.shards import ShardValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_stale_files
 
@@ -412,20 +414,18 @@ def test_arrays_do_not_keep_fetched_copies(tmp_path):
     values = states.state(64 << 20, variables=2, is_away=True)
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
     orbax_writer.make_folder(saved)
-    arrays = {
-        name: orbax_writer.TreeArray.of(value, value.dtype)
-        for name, value in values.items()
-    }
-    written = {name: each.in_tree for name, each in arrays.items()}
+    shards = {name: ShardValues.from_array(value) for name, value in values.items()}
+    checked = []
+    first = min(shards)
+    shards[first] = dataclasses.replace(shards[first], check=checked.append)
     before = memory.now()
-    wait = orbax_writer.begin_arrays(saved, arrays, 3)
-    for array in arrays.values():
-        for one, again in zip(array.own_parts(), array.own_parts(), strict=True):
-            assert np.shares_memory(one, again)
+    wait = orbax_writer.begin_arrays(saved, 3, shards)
     wait()
-    del arrays, array, one, again
+    assert sum(shard.size for shard in checked) == values[first].size
+    checked.clear()
+    del wait
     assert memory.now() - before < 32 << 20
-    orbax_writer.write(saved, written)
+    orbax_writer.finish(saved, {})
     for name, value in values.items():
         np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 
@@ -435,16 +435,12 @@ def test_training_may_donate_fetched_arrays(tmp_path):
     expected = {name: np.array(value) for name, value in values.items()}
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
     orbax_writer.make_folder(saved)
-    arrays = {
-        name: orbax_writer.TreeArray.of(value, value.dtype)
-        for name, value in values.items()
-    }
-    wait = orbax_writer.begin_arrays(saved, arrays, 3)
+    shards = {name: ShardValues.from_array(value) for name, value in values.items()}
+    wait = orbax_writer.begin_arrays(saved, 3, shards)
     for value in values.values():
         value.delete()
-    assert all(array.value.is_deleted() for array in arrays.values())
     wait()
-    orbax_writer.write(saved, {n: each.in_tree for n, each in arrays.items()})
+    orbax_writer.finish(saved, {})
     for name, value in expected.items():
         np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 

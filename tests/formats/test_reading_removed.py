@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from sharded_saves import shard_values, write_shards
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -12,7 +13,6 @@ from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 
 TABLE = np.arange(8.0)
 SAID = "model.ckpt-20.*was removed or replaced before all of it was read"
@@ -23,14 +23,14 @@ def save(directory, is_spread, step=20, scale=1.0):
     table = TABLE * scale
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     values = {"table": table, "bias": np.full(2, scale)}
+    receipts = ()
     if is_spread:
         halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
-        spread = ShardedVariable(
-            (8,), table.dtype, halves, lambda box: table[box.slices]
-        )
-        files = ShardFiles(saved, {"table": spread})
-        values |= files.sharded([files.write(host) for host in range(2)])
-    save_into(saved, step, values, retention=checkpoints.Retention(1))
+        sharded, receipts = write_shards(saved, {"table": shard_values(table, halves)})
+        values |= sharded
+    save_into(
+        saved, step, values, retention=checkpoints.Retention(1), receipts=receipts
+    )
     return saved.prefix
 
 

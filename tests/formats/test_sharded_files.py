@@ -8,6 +8,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 import pytest
+from sharded_saves import shard_values, write_shards
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -15,8 +16,7 @@ from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_r
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.inspection import Directory, verify
 
 KERNEL = np.arange(48.0, dtype="float32").reshape(6, 8)
@@ -32,27 +32,22 @@ def spread(value, *counts):
         start = size * number
         box = IndexRanges(tuple(start.tolist()), tuple((start + size).tolist()))
         hosts[box] = len(hosts) % 2
-    return ShardedVariable(
-        value.shape, value.dtype, hosts, lambda box: value[box.slices]
-    )
+    return shard_values(value, hosts)
 
 
-def write_shards(directory, step=20, scale=1):
+def write_two(directory, step=20, scale=1):
     """Writes the shards of a save, without the main file."""
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
-    made = ShardFiles(
-        saved,
-        {"up/kernel": spread(KERNEL * scale, 2, 4), "up": spread(BIAS, 2)},
-    )
-    return saved, made.sharded([made.write(host) for host in range(2)])
+    values = {"up/kernel": spread(KERNEL * scale, 2, 4), "up": spread(BIAS, 2)}
+    return saved, *write_shards(saved, values)
 
 
 def save(directory, step=20, scale=1, retention=None):
     """Saves a checkpoint with shards of two hosts."""
-    saved, values = write_shards(directory, step, scale)
+    saved, values, receipts = write_two(directory, step, scale)
     values["step_size"] = VALUES["step_size"]
     retention = retention or checkpoints.Retention()
-    save_into(saved, step, values, retention=retention)
+    save_into(saved, step, values, retention=retention, receipts=receipts)
     return saved.prefix
 
 
@@ -196,8 +191,8 @@ def test_save_killed_between_files_is_ignored(tmp_path):
     older = save(tmp_path, step=10)
     there = set(os.listdir(tmp_path))
     # The same step is saved again with other values, but without a main file.
-    write_shards(tmp_path, step=10, scale=2)
-    write_shards(tmp_path, step=20)
+    write_two(tmp_path, step=10, scale=2)
+    write_two(tmp_path, step=20)
     assert checkpoints.latest_intact(tmp_path) == older
     kernel = kte.load_variable(older, "up/kernel")
     np.testing.assert_array_equal(kernel, KERNEL)
@@ -243,9 +238,10 @@ def test_other_files_are_not_followed(tmp_path):
 def test_percent_signs_are_not_format_strings(tmp_path, directory, basename):
     paths = ["a%b/kernel", "%", "%%0", "%1/%b", "a%b", "plain"]
     saved = SaveFiles(str(tmp_path / directory / f"{basename}-20"))
-    made = ShardFiles(saved, {path: spread(KERNEL, 2, 2) for path in paths})
-    values = made.sharded([made.write(host) for host in range(2)])
-    save_into(saved, 20, values, retention=checkpoints.Retention())
+    values, receipts = write_shards(
+        saved, {path: spread(KERNEL, 2, 2) for path in paths}
+    )
+    save_into(saved, 20, values, retention=checkpoints.Retention(), receipts=receipts)
     read = checkpoints.read(saved.prefix)
     assert read.keys() == {*paths, "global_step"}
     for path in paths:

@@ -20,11 +20,11 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator.engine.device.host_values import on_host, spread_of
+from keras_tpu_estimator.engine.device.host_values import on_host
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
-from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
+from keras_tpu_estimator.files.formats import registry as formats
+from keras_tpu_estimator.files.formats.shards import ShardValues
 from tests.torture import memory, states
 from tests.torture.saves import FORMATS, PARTS, TREE, WHOLE, WHOLE_TREE
 
@@ -118,27 +118,28 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
     if way == ALONE:
         return _begun_alone(prefix, values)
     saved = SaveFiles(prefix)
+    name = FORMATS.get(way, "hdf5")
+    writer = formats.named(name).shard_writer
     written: Mapping[str, Any]
-    wait: _Rest = tuple
-    if way == PARTS:
-        files = ShardFiles(saved, {p: spread_of(v, v.dtype) for p, v in values.items()})
-        written = files.sharded([files.write(0)])
-    elif way == TREE:
-        orbax_writer.make_folder(saved)
-        arrays = {p: orbax_writer.TreeArray.of(v, v.dtype) for p, v in values.items()}
-        wait = orbax_writer.begin_arrays(saved, arrays, 1)
-        written = {p: each.in_tree for p, each in arrays.items()}
+    wait: _Rest | None = None
+    if way in (PARTS, TREE):
+        shards = {p: ShardValues.from_array(v) for p, v in values.items()}
+        writer.prepare(saved)
+        wait = writer.begin(saved, 1, shards, 0)
+        written = {p: each.variable for p, each in shards.items()}
+        del shards
     else:
         written = on_host(values)
 
     def rest() -> None:
-        wait()
+        receipts = () if wait is None else (wait(),)
         saving.save_into(
             saved,
             1,
             written,
             retention=kte.checkpoints.Retention(1),
-            format_name=FORMATS.get(way, "hdf5"),
+            format_name=name,
+            receipts=receipts,
         )
 
     return rest

@@ -5,7 +5,8 @@ import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,13 @@ from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory import layouts, location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
-from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
-from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
+from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardValues
 from keras_tpu_estimator.runs.position_saver import (
     pack_states,
     read_states,
     write_states,
 )
+from tests.sharded_saves import shard_values, write_shards
 from tests.torture import states
 from tests.torture.figures import expect
 from tests.torture.operations import FATES, KILL, OWN, REMOVING, Killed, Operations
@@ -169,7 +169,7 @@ def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) ->
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     values = {name: np.full((rows,), number, "float32") for name in ("a", "b/c")}
     with saved.tidied_on_failure():
-        written = _written(saved, values, step, way)
+        written, receipts = _written(saved, values, step, way)
         for host in range(_HOSTS):
             position = Position(number, StepRecipe(8, 1, 8))
             write_position(saved, position, Hosts(host, _HOSTS))
@@ -181,35 +181,31 @@ def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) ->
             written,
             retention=checkpoints.Retention(2),
             format_name=FORMATS.get(way, "hdf5"),
+            receipts=receipts,
         )
     return saved.prefix
 
 
 def _written(
     saved: SaveFiles, values: dict[str, np.ndarray], step: int, way: str
-) -> Mapping[str, np.ndarray | Sharded | InTree]:
-    """Writes the files of the hosts, and returns the values for the chief."""
+) -> tuple[Mapping[str, np.ndarray | ShardedVariable], Sequence[Any]]:
+    """Writes the hosts' files; returns values for the chief, and receipts."""
     if way == PARTS:
-        spread = {name: _spread(value) for name, value in values.items()}
-        files = ShardFiles(saved, spread)
-        return files.sharded([files.write(host) for host in range(_HOSTS)])
+        halves = {name: _spread(value) for name, value in values.items()}
+        return write_shards(saved, halves, _HOSTS, step=step)
     if way == TREE:
-        orbax_writer.make_folder(saved)
-        arrays = {
-            name: orbax_writer.TreeArray.of(states.spread(value), value.dtype)
+        shards = {
+            name: ShardValues.from_array(states.spread(value))
             for name, value in values.items()
         }
-        orbax_writer.begin_arrays(saved, arrays, step)()
-        return {name: each.in_tree for name, each in arrays.items()}
-    return values
+        return write_shards(saved, shards, 1, "orbax", step)
+    return values, ()
 
 
-def _spread(value: np.ndarray) -> ShardedVariable:
+def _spread(value: np.ndarray) -> ShardValues:
     half, end = len(value) // _HOSTS, len(value)
     halves = {IndexRanges((0,), (half,)): 0, IndexRanges((half,), (end,)): 1}
-    return ShardedVariable(
-        value.shape, value.dtype, halves, lambda box: value[box.slices]
-    )
+    return shard_values(value, halves)
 
 
 def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> int:

@@ -41,7 +41,7 @@ from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.files.directory.retention import KeepBest
-from keras_tpu_estimator.files.formats import checkpoint_format
+from keras_tpu_estimator.files.formats import registry as formats
 
 _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
@@ -127,9 +127,10 @@ class RunConfig:
             rebuilds it as TensorFlow ops. `None` for no limit. Defaults to 600.
         checkpoint_format: The format of written checkpoints: "hdf5";
             "tensorflow", which TensorFlow reads; or "orbax", which flax and
-            MaxText also read. All three can be read. Defaults to `None`, for
-            that of the front end of `model_fn`: "tensorflow"
-            with TensorFlow graphs, and "hdf5" otherwise.
+            MaxText also read; or a name passed to `register_format`. All of
+            them can be read. Defaults to `None`, for that of the front end of
+            `model_fn`: "tensorflow" with TensorFlow graphs, and "hdf5"
+            otherwise.
         host_timeout_secs: Seconds that processes wait for one of them that does
             not respond, or is behind the others, before all end. Defaults to
             30.
@@ -281,8 +282,9 @@ class RunConfig:
     )
     checkpoint_format: str | None = option(
         None,
-        lambda value: value in checkpoint_format.names(),
-        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the front end",
+        lambda value: value in formats.names(),
+        "'hdf5', 'tensorflow' or 'orbax', a registered name, or None for the format of "
+        "the front end",
     )
     host_timeout_secs: float = option(30, is_positive, "> 0 seconds")
     layout_map: Mapping[str, Any] | None = option(

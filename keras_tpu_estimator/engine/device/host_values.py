@@ -7,7 +7,6 @@ take turns: a thread that reads keeps the variables until its callbacks return.
 
 import contextlib
 import dataclasses
-import gc
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,52 +16,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.base.tracing.variable_classes import stored_value
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
-
-# Many fetched shards of at most this size may be in memory.
-_SMALL_BYTES = 1 << 20
+from keras_tpu_estimator.files.formats.shards import ShardValues
 
 
 @dataclasses.dataclass(frozen=True)
 class ToSave:
     """The values that this process writes, by path.
 
-    `whole` has copies of replicated values, only on the chief, and `sharded` has values
-    that are not copied. Both are empty for formats that all processes write together,
-    which use the `tree`.
+    `whole` has copies on the host, only on the chief, and `sharded` has values that
+    each process writes, which are not copied.
     """
 
     whole: Mapping[str, np.ndarray]
-    sharded: Mapping[str, ShardedVariable]
-    tree: Mapping[str, TreeArray] = dataclasses.field(default_factory=dict)
-
-    @property
-    def has_shards(self) -> bool:
-        """Whether several processes write."""
-        return bool(self.sharded or self.tree)
+    sharded: Mapping[str, ShardValues]
 
     @classmethod
-    def together(cls, store: VariableStore, values: Mapping[str, jax.Array]) -> Self:
-        """Returns all values as a `tree`."""
-        tree = {
-            path: TreeArray.of(
-                value,
-                np.dtype(store.saved_dtypes.get(path, value.dtype)),
-                _cut(store, path, value),
-            )
-            for path, value in values.items()
-        }
-        return cls({}, {}, tree)
-
-    @classmethod
-    def of(
+    def from_arrays(
         cls,
         store: VariableStore,
         whole: Mapping[str, jax.Array],
@@ -74,47 +47,13 @@ class ToSave:
             copies[path] = copies[path].astype(store.saved_dtypes[path])
         for path in copies.keys() & store.rows.keys():
             copies[path] = copies[path][: store.rows[path]]
-        parts = {
-            path: spread_of(
-                value,
-                store.saved_dtypes.get(path, value.dtype),
-                store.rows.get(path),
+        shards = {
+            path: ShardValues.from_array(
+                value, store.saved_dtypes.get(path), store.rows.get(path)
             )
             for path, value in sharded.items()
         }
-        return cls(copies, parts)
-
-
-def _cut(store: VariableStore, path: str, value: jax.Array) -> int | None:
-    """Returns the variable's number of rows if its array has more."""
-    rows = store.rows.get(path)
-    return None if rows is None or rows == value.shape[0] else rows
-
-
-def spread_of(
-    value: jax.Array, dtype: np.dtype, rows: int | None = None
-) -> ShardedVariable:
-    """Returns an array whose shards are fetched one by one, cut to `rows` if given."""
-    shape = value.shape if rows is None else (rows, *value.shape[1:])
-    saved = IndexRanges.from_shape(shape)
-    hosts = {}
-    # The first of several cores with the same shard saves it.
-    for shard in value.global_shards:
-        box = IndexRanges.from_slices(shard.index, value.shape).within(saved)
-        if shard.replica_id == 0 and not box.is_empty:
-            hosts[box] = shard.device.process_index
-    own = {
-        IndexRanges.from_slices(shard.index, value.shape).start: shard.data
-        for shard in value.addressable_shards
-        if shard.replica_id == 0
-    }
-
-    def part(box: IndexRanges) -> np.ndarray:
-        fetched = _fetched(own[box.start])
-        rows_of_it = fetched[tuple(map(slice, box.shape))]
-        return rows_of_it.astype(dtype, copy=False)
-
-    return ShardedVariable(shape, dtype, hosts, part)
+        return cls(copies, shards)
 
 
 def on_host(
@@ -139,14 +78,6 @@ def check_whole(what: str, wanted: Collection[str], present: Collection[str]) ->
             "Set RunConfig(checkpoint_format='hdf5'), omit shard_optimizer, "
             "or use fewer cores per replica."
         )
-
-
-def _fetched(data: jax.Array) -> np.ndarray:
-    """Returns the data of a device; on the CPU the buffer itself."""
-    if data.nbytes > _SMALL_BYTES:
-        # Earlier fetched shards are freed at a garbage collection.
-        gc.collect(0)
-    return np.asarray(alias(data))
 
 
 def _is_on_cpu(value: jax.Array | np.ndarray) -> bool:

@@ -28,6 +28,7 @@ from keras_tpu_estimator.engine.device.run_state import RunState, Source
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
+from keras_tpu_estimator.files.formats.shards import ShardWriter
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 
@@ -228,7 +229,7 @@ class VariableOwner:
             values.update(self._put_for(initial, values.mode))
 
     def to_save(
-        self, values: RunState, in_parts: bool, is_chief: bool, as_tree: bool
+        self, values: RunState, is_chief: bool, shard_writer: ShardWriter | None
     ) -> ToSave:
         """Returns the values of a checkpoint.
 
@@ -236,10 +237,9 @@ class VariableOwner:
         process has all of its shards.
 
         Args:
-            in_parts: Whether each process writes its shards of sharded
-                variables.
-            as_tree: Whether the replicated variables, which the chief writes, are
-                written together with the shards.
+            is_chief: Whether this process writes replicated variables.
+            shard_writer: The writer of sharded variables, or `None` if the chief
+                writes complete variables.
         """
         saved = [*self._store.saved_paths(), *sorted(values.overridden)]
         wanted = {
@@ -250,14 +250,14 @@ class VariableOwner:
         sharded = {
             path: value
             for path, value in wanted.items()
-            if in_parts and not value.is_fully_replicated
+            if shard_writer is not None and not value.is_fully_replicated
         }
-        if sharded and as_tree:
-            return ToSave.together(self._store, wanted)
+        if sharded and shard_writer is not None and shard_writer.takes_replicated:
+            sharded = wanted
         whole = {p: value for p, value in wanted.items() if p not in sharded}
         own = self._own_copies(whole)
-        check_whole("Checkpoints in the format of TensorFlow", whole, own)
-        return ToSave.of(self._store, own if is_chief else {}, sharded)
+        check_whole("Checkpoints that one process writes", whole, own)
+        return ToSave.from_arrays(self._store, own if is_chief else {}, sharded)
 
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
         """Applies the values that user code assigns in a call."""

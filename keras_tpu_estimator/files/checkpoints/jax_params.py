@@ -26,7 +26,7 @@ from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import (
     GLOBAL_STEP,
     CheckpointReader,
-    Stored,
+    StoredVariable,
 )
 from keras_tpu_estimator.files.warm_start.pairing import converted
 
@@ -233,7 +233,7 @@ class _Found:
 
     reader: CheckpointReader
     name: str
-    stored: Mapping[str, Stored]
+    stored: Mapping[str, StoredVariable]
 
     def averages(
         self, wanted: Mapping[str, _Wanted], kind: bool | str

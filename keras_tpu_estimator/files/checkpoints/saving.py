@@ -4,7 +4,8 @@ import contextlib
 import operator
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,9 @@ from keras_tpu_estimator.files.directory import (
 from keras_tpu_estimator.files.directory.retention import Retention, best
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
+from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.shards import ShardedVariable
 
 
 def save(
@@ -51,8 +52,9 @@ def save(
         retention: The older checkpoints to keep. Defaults to the newest five.
         basename: The beginning of the file's name. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
-        format_name: 'hdf5', 'orbax', or 'tensorflow' for the files of
-            TensorFlow's `Saver`. Defaults to 'hdf5'.
+        format_name: 'hdf5', 'orbax', 'tensorflow' for the files of
+            TensorFlow's `Saver`, or the name of a registered format. Defaults
+            to 'hdf5'.
 
     Returns:
         The prefix: the file's path without '.h5'.
@@ -112,16 +114,17 @@ def _check_names(variables: Mapping[str, npt.ArrayLike]) -> None:
 def save_into(
     saved: SaveFiles,
     step: int,
-    variables: Mapping[str, npt.ArrayLike | Sharded | InTree],
+    variables: Mapping[str, npt.ArrayLike | ShardedVariable],
     *,
     retention: Retention,
     now: float | None = None,
     format_name: str = formats.HDF5,
+    receipts: Sequence[Any] = (),
 ) -> None:
     """Completes a save, some files of which may already exist.
 
-    `variables` has arrays by path; in HDF5 also `Sharded`, and in Orbax checkpoints
-    also `InTree`, for variables that hosts have already written.
+    `variables` has arrays by path, and descriptions of the variables whose shards all
+    processes have written, with their `receipts`.
     """
     model_dir, name = os.path.split(saved.prefix)
     paths.make_directory(model_dir)
@@ -134,6 +137,7 @@ def save_into(
             saved,
             {**variables, GLOBAL_STEP: np.int64(step)},
             format_name,
+            receipts,
         )
         # This order ensures that a `checkpoint` file never lists a deleted
         # checkpoint.

@@ -35,16 +35,28 @@ _MOST = 10**5
 class Layout:
     """The names of a checkpoint's files in one format.
 
-    Attributes:
+    A checkpoint exists if its main file does. Old checkpoints, and files of incomplete
+    saves, are deleted by these names.
+
+    Args:
         ending: The ending of the main file, after the prefix.
-        saved: Regular expressions of the names of other files, by kind: of the part
-            between the prefix and the token of the save.
-        fixed: The same for files without a token in their names.
-        folders: The kinds that are folders.
-        data: Returns the paths of the files that the main file of a prefix refers to,
-            of which the first contains the token of the save. If it is `None`, the
-            main file contains the token.
-        described: The endings of further files with fixed names.
+        saved: Regular expressions of the names of other files, by kind: of the
+            part between the prefix and the token of the save. A kind is an
+            identifier that no other format uses. Defaults to none.
+        fixed: The same for files without a token in their names. Defaults to none.
+        folders: The kinds that are folders. Defaults to none.
+        data: Returns the paths of the files that the main file of a prefix
+            refers to, of which the first ends with the marker of the save.
+            Defaults to None, if the main file ends with the marker.
+        described: The endings of further files with fixed names. Defaults to
+            none.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> layout = kte.checkpoints.Layout(".npz", saved={"npz_shard": "shard-[0-9]+"})
+    >>> layout.main("run/model.ckpt-20")
+    'run/model.ckpt-20.npz'
     """
 
     ending: str
@@ -55,7 +67,14 @@ class Layout:
     described: tuple[str, ...] = ()
 
     def main(self, prefix: str) -> str:
-        """Returns the path of the main file, which may be missing."""
+        """Returns the path of the main file, which may be missing.
+
+        Args:
+            prefix: The path without the ending.
+
+        Returns:
+            A path or URL.
+        """
         return prefix + self.ending
 
     def data_at(self, prefix: str) -> list[str]:

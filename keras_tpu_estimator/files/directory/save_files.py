@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import Self
+from typing import BinaryIO, Self
 
 from keras_tpu_estimator.base.storage import paths, shared_files
 from keras_tpu_estimator.base.storage.paths import is_url
@@ -24,20 +24,66 @@ from keras_tpu_estimator.files.directory.state_file import if_no_training
 
 @dataclasses.dataclass(frozen=True)
 class SaveFiles:
-    """The files of one save, whose token differs in other saves of the same step."""
+    """The files of one save, whose token differs in other saves of the same step.
+
+    A `CheckpointFormat` gets it from the package.
+
+    Args:
+        prefix: The path of the main file without its ending.
+        token: The token of the save. Defaults to a new one.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> files = kte.checkpoints.SaveFiles("run/model.ckpt-20", "0f0f0f0f")
+    >>> files.named("values")
+    'run/model.ckpt-20.values.0f0f0f0f'
+    """
 
     prefix: str
     token: str = dataclasses.field(default_factory=new_token)
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:
-        """Returns a checkpoint's files; `None` if another program wrote it."""
+        """Returns a checkpoint's files; `None` if another program wrote it.
+
+        Args:
+            prefix: The path of the main file without its ending.
+
+        Returns:
+            The files, with the token in the main file.
+        """
         token = ExistingCheckpoint.at(prefix).token
         return None if token is None else cls(prefix, token)
 
     def named(self, name: str) -> str:
-        """Returns the path of a file or folder of the format by its name."""
+        """Returns the path of a file or folder of the format by its name.
+
+        Args:
+            name: A name that a pattern of `Layout.saved` matches.
+
+        Returns:
+            The path, which ends with the token.
+        """
         return layouts.saved(self.prefix, name, self.token)
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """Opens a file of this save, which appears when the `with` block ends.
+
+        The file then is complete, and ends with the marker of this save, which is 18
+        bytes long. It does not appear if the block raises an error.
+
+        Args:
+            path: The path of the main file, or a result of `named`.
+
+        Yields:
+            A file that is open for writing bytes.
+        """
+        paths.make_directory(os.path.dirname(path))
+        with commit.replacing(path) as partial, open(partial, "wb") as file:
+            yield file
+            file.write(stamp(self.token))
 
     def make_folder(self, name: str) -> None:
         """Creates a folder of the format, with the marker of this save."""

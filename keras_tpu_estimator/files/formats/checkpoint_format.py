@@ -1,170 +1,111 @@
-"""The formats in which checkpoints are written, by name."""
+"""The interface of a format in which checkpoints are written."""
 
-import dataclasses
-import enum
-from collections.abc import Callable, Iterable, Mapping
+import abc
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
-from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import reader, tensorflow_format
-from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
-from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
-from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
-from keras_tpu_estimator.files.formats.orbax import reader as orbax_main
-from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.files.formats.orbax.reader import TreeReader
-from keras_tpu_estimator.files.formats.reader import CheckpointReader, Content
-from keras_tpu_estimator.files.formats.tensorflow_format import TensorFlowReader
-
-HDF5 = "hdf5"
-TENSORFLOW = "tensorflow"
-ORBAX = "orbax"
+from keras_tpu_estimator.files.formats.reader import CheckpointReader, FileContent
+from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardWriter
 
 
-class Shards(enum.Enum):
-    """The way in which each process writes the shards that it has.
+class CheckpointFormat(abc.ABC):
+    """A format in which checkpoints are written, for `register_format`.
 
-    `FILES` is a separate file, before training continues. `FOLDER` is a folder of all
-    processes, while training continues.
-    """
-
-    FILES = enum.auto()
-    FOLDER = enum.auto()
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointFormat:
-    """A format in which checkpoints are written.
+    A subclass has all that the package must know of the format. Saving, resuming,
+    retention and the commands `info` and `verify` only use these members.
 
     Attributes:
-        layout: The names of its files.
-        read: Opens the checkpoint at a prefix.
-        write: Writes variables by path, replacing a checkpoint in any format.
-        contents: Returns the expected content of the checkpoint's files; raises
-            `ValueError` if its main file is corrupt.
-        check_can_write: Raises an error if no checkpoint can be written into a
-            directory.
-        shards: The way in which processes write shards. If it is `None`, the first
-            process writes complete variables.
+        layout: The names of its files. Files with other names are never
+            deleted.
+        shard_writer: The writer with which each process writes its shards of
+            sharded variables. Defaults to None: the first process writes
+            complete variables, and sharded ones that it cannot read are an
+            error.
+
+    Example:
+
+    >>> import json
+    >>> import keras_tpu_estimator as kte
+    >>> class Json(kte.checkpoints.CheckpointFormat):
+    ...     layout = kte.checkpoints.Layout(".json-values")
+    ...     def write(self, files, variables, receipts):
+    ...         values = {name: float(value) for name, value in variables.items()}
+    ...         with files.create(self.layout.main(files.prefix)) as file:
+    ...             file.write(json.dumps(values).encode() + b"\\n")
+    ...     def read(self, prefix):
+    ...         with open(self.layout.main(prefix), "rb") as file:
+    ...             return kte.load_checkpoint(json.loads(file.readline()))
+    ...     def contents(self, prefix):
+    ...         path = self.layout.main(prefix)
+    ...         def is_right():
+    ...             return kte.checkpoints.SaveFiles.at(prefix) is not None
+    ...         return [kte.checkpoints.FileContent((path,), is_right)]
     """
 
     layout: Layout
-    read: Callable[[str], CheckpointReader]
-    write: Callable[[SaveFiles, Mapping[str, Any]], None]
-    contents: Callable[[str], Iterable[Content]]
-    check_can_write: Callable[[str], None] = lambda directory: None
-    shards: Shards | None = None
+    shard_writer: ShardWriter | None = None
 
+    @abc.abstractmethod
+    def read(self, prefix: str) -> CheckpointReader:
+        """Opens a checkpoint whose main file exists.
 
-_FORMATS = {
-    HDF5: CheckpointFormat(
-        layouts.HDF5,
-        hdf5_reader.Hdf5Reader,
-        hdf5_writer.write,
-        hdf5_reader.contents,
-        shards=Shards.FILES,
-    ),
-    TENSORFLOW: CheckpointFormat(
-        layouts.TENSORFLOW,
-        TensorFlowReader,
-        tensorflow_format.write,
-        tensorflow_format.contents,
-    ),
-    ORBAX: CheckpointFormat(
-        layouts.ORBAX,
-        TreeReader,
-        orbax_writer.write,
-        orbax_main.contents,
-        orbax_writer.check_can_write,
-        Shards.FOLDER,
-    ),
-}
+        Args:
+            prefix: The path of the main file without its ending.
 
+        Returns:
+            A reader. `load_checkpoint` of a dict returns one for arrays in
+            memory; a subclass of `CheckpointReader` reads only what is needed.
 
-def register(name: str, new: CheckpointFormat) -> None:
-    """Adds a format: `RunConfig(checkpoint_format=name)` then writes it.
+        Raises:
+            ValueError: The checkpoint is corrupt.
+        """
 
-    If two main files exist for a moment, those of earlier formats are preferred. A
-    known name or ending raises `ValueError`.
-    """
-    known = {*_FORMATS, *layouts.endings()}
-    taken = {name, new.layout.ending} & known
-    if taken:
-        raise ValueError(
-            "A checkpoint format must have a new name and a new ending of its main "
-            f"file. Received: {name!r} and {new.layout.ending!r}, of which "
-            f"{sorted(taken)} are in use. Choose others."
-        )
-    layouts.LAYOUTS.append(new.layout)
-    _FORMATS[name] = new
+    @abc.abstractmethod
+    def write(
+        self,
+        files: SaveFiles,
+        variables: Mapping[str, npt.ArrayLike | ShardedVariable],
+        receipts: Sequence[Any],
+    ) -> None:
+        """Writes a checkpoint, or completes one whose shards are written.
 
+        Only the first process calls it. The main file must appear last and complete.
 
-def names() -> tuple[str, ...]:
-    """Returns the names of all formats."""
-    return tuple(_FORMATS)
+        Args:
+            files: The files of the save, into which shards are written.
+            variables: Arrays by path, and descriptions of the variables that
+                the `shard_writer` has written.
+            receipts: The receipt of each process's `shard_writer`; empty if no
+                shards are written.
+        """
 
+    @abc.abstractmethod
+    def contents(self, prefix: str) -> Iterable[FileContent]:
+        """Returns the expected content of a checkpoint's files, for verification.
 
-def format_of(prefix: str) -> CheckpointFormat | None:
-    """Returns the format of the existing checkpoint at a prefix, or `None`."""
-    layout = layouts.layout_at(prefix)
-    return next((each for each in _FORMATS.values() if each.layout is layout), None)
+        Args:
+            prefix: The path of an existing main file without its ending.
 
+        Returns:
+            One record for each file, or for files that must be checked together.
+            Several processes share the records.
 
-def write(
-    saved: SaveFiles,
-    variables: Mapping[str, npt.ArrayLike | Sharded | InTree],
-    format_name: str,
-) -> None:
-    """Writes a checkpoint, replacing a checkpoint in any format.
+        Raises:
+            ValueError: The main file is corrupt.
+        """
 
-    `variables` has arrays by path; in HDF5 also `Sharded`, and in Orbax checkpoints
-    also `InTree`, for variables that hosts have written.
-    """
-    written = named(format_name)
-    with saved.replacing(written.layout):
-        written.write(saved, variables)
-        reader.trust(written.contents(saved.prefix))
+    def check_can_write(self, directory: str) -> None:
+        """Checks that checkpoints can be written, before training begins.
 
+        Args:
+            directory: A path or URL, which may be missing.
 
-def check_can_write(format_name: str, directory: str) -> None:
-    """Raises an error if the format, its package or the directory is unusable."""
-    named(format_name).check_can_write(directory)
-
-
-def named(format_name: str) -> CheckpointFormat:
-    """Returns a format by its name, or raises `ValueError` if the name is unknown."""
-    if format_name not in _FORMATS:
-        raise ValueError(
-            f"The checkpoint format must be one of {[*names()]}. Received: "
-            f"{shown(format_name)}. Leave it out for {HDF5!r}."
-        )
-    return _FORMATS[format_name]
-
-
-def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
-    """Returns whether a checkpoint is unchanged since it was written.
-
-    Each of the `hosts` reads its share of the files. The result is also `False` if the
-    checkpoint is removed meanwhile.
-    """
-    contents = _contents(prefix)
-    return bool(contents) and reader.are_intact(contents, host, hosts)
-
-
-def trust(prefix: str) -> None:
-    """Marks a checkpoint that was just written as intact, for `is_intact`."""
-    reader.trust(_contents(prefix))
-
-
-def _contents(prefix: str) -> list[Content]:
-    """Returns the expected content; none if the main file is corrupt."""
-    found = format_of(prefix)
-    try:
-        return [] if found is None else list(found.contents(prefix))
-    except (FileNotFoundError, ValueError):
-        return []
+        Raises:
+            ValueError: The format does not support the directory.
+            ImportError: The package for the format is not installed.
+        """
+        del directory  # Most formats support all of them.

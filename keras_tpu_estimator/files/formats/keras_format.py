@@ -24,7 +24,7 @@ from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
-    Stored,
+    StoredVariable,
     unambiguous,
 )
 
@@ -52,7 +52,7 @@ class KerasReader(CheckpointReader):
         with _opened(path) as file:
             found, layer_names = _survey(file)
             stored = {
-                key: Stored(dataset.shape, _dtype_of(key, dataset))
+                key: StoredVariable(dataset.shape, _dtype_of(key, dataset))
                 for key, dataset in found.items()
             }
         names = variable_names(

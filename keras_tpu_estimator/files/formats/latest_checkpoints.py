@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.directory import location, state_file
-from keras_tpu_estimator.files.formats import checkpoint_format, tensorflow_format
+from keras_tpu_estimator.files.formats import registry, tensorflow_format
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -58,7 +58,7 @@ def latest_checkpoint(
 
 def latest_intact(
     model_dir: PathLike,
-    is_intact: Callable[[str], bool] = checkpoint_format.is_intact,
+    is_intact: Callable[[str], bool] = registry.is_intact,
 ) -> str | None:
     """Finds the latest intact checkpoint of a directory, by its checksums.
 

@@ -10,9 +10,9 @@ from keras_tpu_estimator.base.common.types import CheckpointLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats import (
-    checkpoint_format,
     keras_format,
     latest_checkpoints,
+    registry,
     safetensors_format,
     tensorflow_format,
 )
@@ -74,7 +74,7 @@ def load_checkpoint(
     found = _found(path)
     if found is not None:
         prefix = location.prefix_at(found)
-        written = checkpoint_format.format_of(prefix)
+        written = registry.format_at(prefix)
         if written is not None:
             return written.read(prefix)
         for exists, opened_by in _OTHERS:

@@ -79,12 +79,19 @@ GLOBAL_STEP = "global_step"
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class StoredVariable:
     """A variable in a checkpoint, before its value is read.
 
-    Attributes:
+    Args:
         shape: Its shape.
         dtype: Its NumPy dtype; `object` for strings.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_tpu_estimator.checkpoints import StoredVariable
+    >>> StoredVariable((2,), np.dtype("float32"))
+    StoredVariable(shape=(2,), dtype=dtype('float32'))
     """
 
     shape: tuple[int, ...]
@@ -94,7 +101,9 @@ class Stored:
 class CheckpointReader(abc.ABC):
     """Names, shapes and values of the variables of a checkpoint.
 
-    `load_checkpoint` returns a reader for checkpoints of any format.
+    `load_checkpoint` returns a reader for checkpoints of any format. A subclass for
+    another format defines `_read(names)`, which returns arrays by name, and for fast
+    reading of slices `_read_part(name, box)`, where `box.slices` selects the part.
 
     Args:
         path: The checkpoint, for messages.
@@ -121,7 +130,8 @@ class CheckpointReader(abc.ABC):
     def __init__(
         self,
         path: str,
-        listed: Mapping[str, Stored] | Callable[[], Mapping[str, Stored]],
+        listed: Mapping[str, StoredVariable]
+        | Callable[[], Mapping[str, StoredVariable]],
         aliases: Mapping[str, str] | None = None,
     ):
         self.path = path
@@ -131,7 +141,7 @@ class CheckpointReader(abc.ABC):
         self._last: tuple[str, np.ndarray] | None = None
 
     @functools.cached_property
-    def _listed(self) -> dict[str, Stored]:
+    def _listed(self) -> dict[str, StoredVariable]:
         given = self._given
         return dict(sorted((given() if callable(given) else given).items()))
 
@@ -255,7 +265,7 @@ class CheckpointReader(abc.ABC):
         """
         return explain_missing(missing, list(self._listed), self.path)
 
-    def by_any_name(self) -> dict[str, Stored]:
+    def by_any_name(self) -> dict[str, StoredVariable]:
         """Returns the shapes and dtypes of variables by every name of theirs.
 
         Returns:
@@ -325,7 +335,7 @@ class ArraysReader(CheckpointReader):
                 )
             self._values[name] = _array(name, leaf)
         listed = {
-            name: Stored(value.shape, np.dtype(value.dtype))
+            name: StoredVariable(value.shape, np.dtype(value.dtype))
             for name, value in self._values.items()
         }
         super().__init__("a dict of arrays", listed)
@@ -356,10 +366,22 @@ _KNOWN_LOCK = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
-class Content:
+class FileContent:
     """The expected content of one file, or of several that must be checked together.
 
-    `seal` is the identifier of the content in the checkpoint, if any.
+    Args:
+        files: Their paths. All of them must exist.
+        is_right: Reads all files, and returns whether they are unchanged. It is
+            not called again while their sizes and times stay the same.
+        seal: A value that identifies the content, if the checkpoint has one.
+            Defaults to None.
+
+    Example:
+
+    >>> from keras_tpu_estimator.checkpoints import FileContent
+    >>> content = FileContent(("model.ckpt-20.values",), lambda: True)
+    >>> content.is_right()
+    True
     """
 
     files: tuple[str, ...]
@@ -372,7 +394,7 @@ class Content:
         return (*map(paths.version, self.files), self.seal)
 
 
-def are_intact(contents: Iterable[Content], host: int = 0, hosts: int = 1) -> bool:
+def are_intact(contents: Iterable[FileContent], host: int = 0, hosts: int = 1) -> bool:
     """Returns whether files are unchanged since they were written.
 
     Each of the `hosts` reads every byte of its share of the files, but only once while
@@ -386,7 +408,7 @@ def are_intact(contents: Iterable[Content], host: int = 0, hosts: int = 1) -> bo
         return False
 
 
-def trust(contents: Iterable[Content]) -> None:
+def trust(contents: Iterable[FileContent]) -> None:
     """Records files that were just written as intact.
 
     A file that another machine sees only later is still read to be checked.
@@ -396,7 +418,7 @@ def trust(contents: Iterable[Content]) -> None:
             _remember(each.identity, True)
 
 
-def _is_right(identity: tuple[object, ...], content: Content) -> bool:
+def _is_right(identity: tuple[object, ...], content: FileContent) -> bool:
     known = _KNOWN.get(identity)
     if known is None:
         known = content.is_right()

@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.base.storage.transfers import local_copy
-from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored
+from keras_tpu_estimator.files.formats.reader import CheckpointReader, StoredVariable
 
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"
@@ -58,7 +58,7 @@ class SafetensorsReader(CheckpointReader):
         files = {path} if weight_map is None else {*weight_map.values()}
         # The file of each array.
         self._files: dict[str, str] = {}
-        listed: dict[str, Stored] = {}
+        listed: dict[str, StoredVariable] = {}
         for file in sorted(files):
             described = _described(file)
             for name in described:
@@ -109,7 +109,7 @@ def _check_beside(files: Iterable[str]) -> None:
             raise ValueError(f"no file beside it: {file!r}")
 
 
-def _described(path: str) -> dict[str, Stored]:
+def _described(path: str) -> dict[str, StoredVariable]:
     with _opened(path) as (file, _):
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         found = {
@@ -123,7 +123,8 @@ def _described(path: str) -> dict[str, Stored]:
                 f"{sorted(_DTYPES)}. Received: {dtype}, which NumPy lacks."
             )
     return {
-        name: Stored(shape, _DTYPES[dtype]) for name, (shape, dtype) in found.items()
+        name: StoredVariable(shape, _DTYPES[dtype])
+        for name, (shape, dtype) in found.items()
     }
 
 

@@ -5,7 +5,7 @@ import functools
 import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.transfers import local_copy, without_wildcards
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, SIZE, stamp
-from keras_tpu_estimator.files.directory import stale_files
+from keras_tpu_estimator.files.directory import layouts, stale_files
 from keras_tpu_estimator.files.directory.layouts import (
     INDEX,
     META,
@@ -23,10 +23,11 @@ from keras_tpu_estimator.files.directory.layouts import (
     data_files,
 )
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
-    Content,
-    Stored,
+    FileContent,
+    StoredVariable,
     removed,
     unambiguous,
 )
@@ -95,7 +96,9 @@ class TensorFlowReader(CheckpointReader):
             key.removesuffix(_VALUE): key for key in shapes if key != _OBJECT_GRAPH
         }
         listed = {
-            name: Stored(tuple(shapes[key]), np.dtype(dtypes[key].as_numpy_dtype))
+            name: StoredVariable(
+                tuple(shapes[key]), np.dtype(dtypes[key].as_numpy_dtype)
+            )
             for name, key in self._keys.items()
         }
         aliases = unambiguous(
@@ -237,10 +240,34 @@ def _content(path: str) -> bytes | None:
         return None
 
 
-def contents(prefix: str) -> list[Content]:
+class TensorFlowFormat(CheckpointFormat):
+    """The files of TensorFlow's `Saver`; one process writes complete variables."""
+
+    layout = layouts.TENSORFLOW
+
+    def read(self, prefix: str) -> CheckpointReader:
+        """Opens a checkpoint with TensorFlow."""
+        return TensorFlowReader(prefix)
+
+    def write(
+        self,
+        files: SaveFiles,
+        variables: Mapping[str, npt.ArrayLike],
+        receipts: Sequence[Any],
+    ) -> None:
+        """Writes all variables."""
+        del receipts
+        write(files, variables)
+
+    def contents(self, prefix: str) -> list[FileContent]:
+        """Returns one record for all files."""
+        return contents(prefix)
+
+
+def contents(prefix: str) -> list[FileContent]:
     """Returns the expected content of the files, checked together."""
     files = tuple(prefix + end for end in suffixes(prefix))
-    return [Content(files, functools.partial(_is_right, prefix))]
+    return [FileContent(files, functools.partial(_is_right, prefix))]
 
 
 def _is_right(prefix: str) -> bool:

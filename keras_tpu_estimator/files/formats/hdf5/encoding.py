@@ -28,7 +28,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.files.directory.layouts import SaveName
-from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import StoredVariable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +51,6 @@ class Sharded:
     shape: tuple[int, ...]
     dtype: np.dtype
     shards: tuple[Shard, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class InTree:
-    """A variable that hosts have written into an Orbax folder: `rows` rows, or all."""
-
-    rows: int | None = None
 
 
 def create(
@@ -115,12 +108,12 @@ def _from_literal(name: str) -> str:
 
 
 def lay_out(
-    file: h5py.File, variables: Mapping[str, np.ndarray | Stored | Sharded]
+    file: h5py.File, variables: Mapping[str, np.ndarray | StoredVariable | Sharded]
 ) -> dict[str, int]:
     """Allocates variables in an empty HDF5 file, and returns their offsets by path.
 
-    Only scalars are written, so a `Stored` must not describe a scalar. Callers write
-    the other values faster than HDF5, without holding Python's lock.
+    Only scalars are written, so a `StoredVariable` must not describe a scalar. Callers
+    write the other values faster than HDF5, without holding Python's lock.
     """
     offsets = {}
     for path, key in keys(variables).items():

@@ -21,8 +21,8 @@ from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.hdf5.encoding import Shard
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
-    Content,
-    Stored,
+    FileContent,
+    StoredVariable,
     VariableNotFoundError,
     removed,
 )
@@ -183,10 +183,10 @@ class OpenedCheckpoint:
                 raw = held(self._beside(name))
                 self._held[name] = self._stack.enter_context(raw)
 
-    def describe(self) -> dict[str, Stored]:
+    def describe(self) -> dict[str, StoredVariable]:
         """Returns the shapes and dtypes of all variables, by path."""
         return {
-            path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
+            path: StoredVariable(dataset.shape, encoding.dtype_of(path, dataset))
             for path, dataset in _all(self._main.file).items()
         }
 
@@ -377,7 +377,7 @@ class Hdf5Reader(CheckpointReader):
             finally:
                 self._opened = None
 
-    def _describe(self) -> dict[str, Stored]:
+    def _describe(self) -> dict[str, StoredVariable]:
         with self.held_open():
             return self._now_open.describe()
 
@@ -400,7 +400,7 @@ class Hdf5Reader(CheckpointReader):
         return self._opened
 
 
-def contents(prefix: str) -> Iterator[Content]:
+def contents(prefix: str) -> Iterator[FileContent]:
     """Yields the expected content of a checkpoint's files, the main file last.
 
     In this order, hosts that share the files read those that they have written. A
@@ -414,8 +414,8 @@ def contents(prefix: str) -> Iterator[Content]:
         seals = encoding.seals_of(file)
     for name, seal in sorted(seals.items()):
         path = os.path.join(os.path.dirname(prefix), name)
-        yield Content((path,), functools.partial(_is_shard_file, path, seal), seal)
-    yield Content((main,), functools.partial(checksum.is_right, main))
+        yield FileContent((path,), functools.partial(_is_shard_file, path, seal), seal)
+    yield FileContent((main,), functools.partial(checksum.is_right, main))
 
 
 def _is_shard_file(path: str, seal: int) -> bool:

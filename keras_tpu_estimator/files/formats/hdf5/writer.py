@@ -8,7 +8,7 @@ the main file, which contains the locations of the shards.
 import dataclasses
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import h5py
@@ -22,7 +22,8 @@ from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.hdf5.encoding import Shard, Sharded
-from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import StoredVariable
+from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardValues
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -114,22 +115,22 @@ _STRUCTURE_BLOCK = 16 << 10
 
 def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
     """Writes the main file of a save atomically."""
-    arrays = {
-        name: each if isinstance(each, Sharded) else np.asarray(each, order="C")
-        for name, each in variables.items()
+    entries = {
+        name: value if isinstance(value, Sharded) else np.asarray(value, order="C")
+        for name, value in variables.items()
     }
-    values = (
-        (name, each)
-        for name, each in sorted(arrays.items())
-        if not isinstance(each, Sharded)
+    arrays = (
+        (name, value)
+        for name, value in sorted(entries.items())
+        if not isinstance(value, Sharded)
     )
     path = layouts.HDF5.main(saved.prefix)
-    write_file(path, arrays, values, saved.token)
+    write_file(path, entries, arrays, saved.token)
 
 
 def write_file(
     path: str,
-    variables: Mapping[str, np.ndarray | Stored | Sharded],
+    variables: Mapping[str, np.ndarray | StoredVariable | Sharded],
     values: Iterable[tuple[str, np.ndarray]],
     token: str,
 ) -> int:
@@ -155,7 +156,7 @@ def write_file(
 
 
 def _write_structure(
-    path: str, variables: Mapping[str, np.ndarray | Stored | Sharded]
+    path: str, variables: Mapping[str, np.ndarray | StoredVariable | Sharded]
 ) -> dict[str, int]:
     """Writes everything except the data, and returns their offsets by path."""
     sparse = SparseFile()
@@ -177,74 +178,64 @@ def _write_structure(
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardedVariable:
-    """A variable with shards on several devices, and the host that writes each.
-
-    `dtype` is the NumPy dtype in the checkpoint. `part` returns a shard that this host
-    writes.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    hosts: Mapping[IndexRanges, int]
-    part: Callable[[IndexRanges], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
 class ShardFiles:
-    """The files with shards of variables in a checkpoint, known to all hosts."""
+    """The files with shards of variables in a checkpoint, known to all processes."""
 
     saved: SaveFiles
     variables: Mapping[str, ShardedVariable]
 
-    def write(self, host: int) -> int | None:
-        """Writes this host's file, and returns its seal, or `None` without shards."""
-        own = dict(self._parts(host))
-        if not own:
+    def write(self, values: Mapping[str, ShardValues], process: int) -> int | None:
+        """Writes a process's file; returns its seal, or `None` without shards."""
+        parts = dict(self._parts(process))
+        if not parts:
             return None
         described = {
-            key: Stored(box.shape, self.variables[path].dtype)
-            for key, (path, box) in own.items()
+            key: StoredVariable(box.shape, self.variables[path].dtype)
+            for key, (path, box) in parts.items()
         }
-        values = (
-            (key, np.asarray(self.variables[path].part(box), order="C"))
-            for key, (path, box) in own.items()
+        arrays = (
+            (key, np.asarray(values[path].part(box), order="C"))
+            for key, (path, box) in parts.items()
         )
         paths.make_directory(os.path.dirname(self.saved.prefix))
-        return write_file(self._file(host), described, values, self.saved.token)
+        return write_file(self._file(process), described, arrays, self.saved.token)
 
-    def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
-        """Returns the locations of shards for the main file, from the seals by host."""
-        found: dict[str, list[Shard]] = {path: [] for path in self.variables}
-        for host in self._writers:
-            parts = dict(self._parts(host))
+    def located(self, seals: Sequence[int | None]) -> dict[str, Sharded]:
+        """Returns the locations of shards for the main file, from each file's seal."""
+        shards: dict[str, list[Shard]] = {path: [] for path in self.variables}
+        for process in self._processes:
+            parts = dict(self._parts(process))
             keys = encoding.keys(parts)
-            name = os.path.basename(self._file(host))
+            name = os.path.basename(self._file(process))
+            seal = seals[process]
+            if seal is None:
+                raise RuntimeError(f"Process {process} must have written its shards.")
             for part, (path, box) in parts.items():
-                seal = seals[host]
-                if seal is None:
-                    raise RuntimeError(f"Host {host} must have written its shards.")
-                found[path].append(Shard(box, name, keys[part], seal))
+                shards[path].append(Shard(box, name, keys[part], seal))
         return {
-            path: Sharded(each.shape, each.dtype, tuple(found[path]))
-            for path, each in self.variables.items()
+            path: Sharded(variable.shape, variable.dtype, tuple(shards[path]))
+            for path, variable in self.variables.items()
         }
 
     @property
-    def _writers(self) -> list[int]:
-        """The hosts that have shards to write."""
+    def _processes(self) -> list[int]:
+        """The processes that have shards to write."""
         return sorted(
-            {h for each in self.variables.values() for h in each.hosts.values()}
+            {
+                process
+                for variable in self.variables.values()
+                for process in variable.writers.values()
+            }
         )
 
-    def _file(self, host: int) -> str:
-        writers = self._writers
-        return self.saved.named(f"shard-{writers.index(host)}-of-{len(writers)}")
+    def _file(self, process: int) -> str:
+        writers = self._processes
+        return self.saved.named(f"shard-{writers.index(process)}-of-{len(writers)}")
 
-    def _parts(self, host: int) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
-        """Yields the name, variable and box of each shard in a host's file."""
+    def _parts(self, process: int) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
+        """Yields the name, variable and box of each shard in a process's file."""
         for path, variable in sorted(self.variables.items()):
-            for box, owner in sorted(variable.hosts.items()):
-                if owner == host:
+            for box, writer in sorted(variable.writers.items()):
+                if writer == process:
                     start = "_".join(map(str, box.start))
                     yield f"{path}/{start}", (path, box)

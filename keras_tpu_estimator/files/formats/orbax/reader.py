@@ -28,8 +28,8 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.reader import (
     ArraysReader,
     CheckpointReader,
-    Content,
-    Stored,
+    FileContent,
+    StoredVariable,
     are_intact,
     removed,
     unambiguous,
@@ -85,16 +85,16 @@ class MainFile:
                 json.dump({"rows": rows, "files": sums}, file)
             checksum.append(partial, token=saved.token)
 
-    def contents(self) -> list[Content]:
+    def contents(self) -> list[FileContent]:
         """Returns the expected content of the files in the folder."""
         return [
-            Content((path,), functools.partial(_has, path, size, crc), crc)
+            FileContent((path,), functools.partial(_has, path, size, crc), crc)
             for name, (size, crc) in sorted(self.sums.items())
             for path in [os.path.join(self.folder, name)]
         ]
 
 
-def contents(prefix: str) -> list[Content]:
+def contents(prefix: str) -> list[FileContent]:
     """Returns the expected content of an existing checkpoint's files."""
     return MainFile.of(prefix).contents()
 
@@ -171,7 +171,7 @@ class OrbaxReader(CheckpointReader):
                 if _is_array(leaf)
             }
             listed = {
-                name: Stored(tuple(leaf.shape), np.dtype(leaf.dtype))
+                name: StoredVariable(tuple(leaf.shape), np.dtype(leaf.dtype))
                 for name, (_, leaf) in arrays.items()
             }
         # The item of each array, and its name there.
@@ -359,7 +359,9 @@ class TreeReader(CheckpointReader):
         stored = self._tree.by_any_name()
         self._rows = main.rows
         listed = {
-            name: Stored(self._cut(name, stored[name].shape), stored[name].dtype)
+            name: StoredVariable(
+                self._cut(name, stored[name].shape), stored[name].dtype
+            )
             for name in self._tree.get_variable_to_shape_map()
         }
         super().__init__(prefix, listed)

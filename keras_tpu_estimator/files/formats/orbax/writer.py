@@ -6,12 +6,11 @@ when all hosts have written their arrays.
 
 import asyncio
 import concurrent.futures
-import dataclasses
 import inspect
 import os
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -22,45 +21,14 @@ from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.encoding import InTree
 from keras_tpu_estimator.files.formats.orbax.reader import FOLDER, MainFile, needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.shards import ShardValues
 
 _T = TypeVar("_T")
 
 # On Windows the backslash separates folders.
 _PATTERN = r"\[.*\]" if os.name == "nt" else r"\[.*\]|\\"
-
-
-@dataclasses.dataclass(frozen=True)
-class TreeArray:
-    """A variable on the devices, of which every host writes its own shards.
-
-    It has `rows` rows without padding; `None` means all. Orbax also writes the padding,
-    which is zero. `dtype` is the NumPy dtype in the checkpoint.
-    """
-
-    value: jax.Array
-    dtype: np.dtype
-    rows: int | None = None
-
-    @classmethod
-    def of(cls, value: jax.Array, dtype: np.dtype, rows: int | None = None) -> Self:
-        """Returns an entry with its own alias of the array."""
-        return cls(alias(value), dtype, rows)
-
-    @property
-    def in_tree(self) -> InTree:
-        """The entry for the main file."""
-        return InTree(self.rows)
-
-    def own_parts(self) -> list[np.ndarray]:
-        """Returns this host's shards, fetched, without replicas."""
-        return [
-            np.asarray(shard.data)
-            for shard in self.value.addressable_shards
-            if shard.replica_id == 0
-        ]
 
 
 def check_can_write(directory: str) -> None:
@@ -92,38 +60,73 @@ def make_folder(saved: SaveFiles) -> None:
 
 
 def begin_arrays(
-    saved: SaveFiles, arrays: Mapping[str, TreeArray], step: int
+    saved: SaveFiles, step: int, values: Mapping[str, ShardValues]
 ) -> Callable[[], None]:
     """Begins to write this host's shards, and returns a function that waits for them.
 
     All hosts must pass the same paths. When this returns, Orbax has fetched the shards.
     On a CPU Orbax may borrow arrays; training does not overwrite these, because XLA
-    copies arrays in use. Any thread may wait. `write` must be called when all hosts
-    have waited.
+    copies arrays in use. Any thread may wait. `finish` must be called when all hosts
+    have waited. Orbax also writes padding.
     """
     import orbax.checkpoint as ocp
 
-    tree = {path: each.value for path, each in arrays.items()}
-    args = {path: ocp.SaveArgs(dtype=each.dtype) for path, each in arrays.items()}
-    return _begin(
+    arrays = {path: alias(each.array) for path, each in values.items()}
+    args = {
+        path: ocp.SaveArgs(dtype=each.variable.dtype) for path, each in values.items()
+    }
+    wait = _begin(
         ocp.PyTreeCheckpointHandler(use_compression=False),
         saved,
-        {**tree, GLOBAL_STEP: np.array(step, np.int64)},
+        {**arrays, GLOBAL_STEP: np.array(step, np.int64)},
         {**args, GLOBAL_STEP: ocp.SaveArgs()},
     )
+    # Training may donate arrays before Orbax has fetched all of them. These have the
+    # copies that Orbax has made.
+    checked = [
+        (each.check, _local_shards(arrays[path]))
+        for path, each in values.items()
+        if each.is_checked
+    ]
+
+    def check_and_wait() -> None:
+        for check, shards in checked:
+            for shard in shards:
+                check(shard)
+        wait()
+
+    return check_and_wait
 
 
-def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> None:
-    """Writes a checkpoint atomically, or completes that of several hosts.
+def _local_shards(array: jax.Array) -> list[np.ndarray]:
+    """Returns this host's shards, fetched, without replicas."""
+    return [
+        np.asarray(shard.data)
+        for shard in array.addressable_shards
+        if shard.replica_id == 0
+    ]
 
-    All `variables` must be `InTree` if hosts have written them into the folder.
-    """
+
+def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
+    """Writes a checkpoint of complete variables atomically."""
     import orbax.checkpoint as ocp
 
-    rows = {
-        path: each.rows for path, each in variables.items() if isinstance(each, InTree)
-    }
-    handler = ocp.PyTreeCheckpointHandler(
+    make_folder(saved)
+    tree = {path: _array(path, value) for path, value in variables.items()}
+    _begin(_primary_handler(), saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))()
+    finish(saved, {})
+
+
+def finish(saved: SaveFiles, rows: Mapping[str, int]) -> None:
+    """Completes the folder that hosts have written; `rows` is as in `MainFile`."""
+    _errors_converted(saved, lambda: _primary_handler().finalize(_folder(saved)))
+    MainFile.write(saved, rows)
+
+
+def _primary_handler() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.PyTreeCheckpointHandler(
         # Compression takes as long as writing, needs memory, and saves only a
         # tenth.
         use_compression=False,
@@ -132,16 +135,9 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> 
             primary_host=Machine.from_jax().host
         ),
     )
-    if not rows:
-        make_folder(saved)
-        tree = {path: _array(path, v) for path, v in variables.items()}
-        _begin(handler, saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))()
-    _errors_converted(saved, lambda: handler.finalize(_folder(saved)))
-    cut = {path: count for path, count in rows.items() if count is not None}
-    MainFile.write(saved, cut)
 
 
-def _array(path: str, value: npt.ArrayLike | InTree) -> np.ndarray:
+def _array(path: str, value: npt.ArrayLike) -> np.ndarray:
     array = np.asarray(value)
     # bfloat16 and similar dtypes have kind V.
     if array.dtype.kind not in "biufcV":
