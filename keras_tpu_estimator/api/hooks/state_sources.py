@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import keras
 
 from keras_tpu_estimator.api.hooks.callback_hook import CallbackHook
+from keras_tpu_estimator.base.upstream import keras_callbacks
+from keras_tpu_estimator.base.upstream.private_names import PrivateAttribute
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -27,23 +29,32 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Attributes that contain the state of a known class, and the `derived` ones that
-    the class itself sets.
+    """Attributes that contain the state of a class of Keras: `public` and `private`.
+
+    The class itself sets the `derived` ones.
     """
 
-    names: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
+    private: tuple[PrivateAttribute, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the attributes with state."""
+        return (*self.public, *(attribute.name for attribute in self.private))
 
     def get(self, subject: Any) -> dict[str, Any]:
         """Returns the attributes that exist."""
         values = vars(subject)
-        return {name: values[name] for name in self.names if name in values}
+        public = {name: values[name] for name in self.public if name in values}
+        return public | keras_callbacks.state_of(subject, self.private)
 
     def set(self, subject: Any, state: Mapping[str, Any]) -> None:
         """Sets the saved attributes."""
-        for name in self.names:
+        for name in self.public:
             if name in state:
                 setattr(subject, name, state[name])
+        keras_callbacks.restore_state(subject, self.private, state)
 
 
 class CsvLength:
@@ -114,13 +125,19 @@ _OFFERS = (
     Methods("state_dict", "load_state_dict"),
 )
 # Attributes that Keras sets in every callback.
-OF_EVERY_CALLBACK = ("_model", "model", "params", "validation_data")
+OF_EVERY_CALLBACK = (
+    keras_callbacks.MODEL.name,
+    "model",
+    "params",
+    "validation_data",
+)
 _MONITOR = ("monitor_op", "min_delta")
-_SAVED = ("_batches_seen_since_last_saving", "_last_batch_seen")
 # All callbacks of Keras. Attributes that a class derives from its arguments, or
 # opens when training begins, are not state.
 _OF_KERAS: Mapping[type, Attributes] = {
-    keras.callbacks.BackupAndRestore: Attributes((*_SAVED, "_current_epoch")),
+    keras.callbacks.BackupAndRestore: Attributes(
+        private=keras_callbacks.BACKUP_AND_RESTORE
+    ),
     keras.callbacks.Callback: Attributes(),
     keras.callbacks.CallbackList: Attributes(),
     keras.callbacks.CSVLogger: Attributes(
@@ -134,10 +151,10 @@ _OF_KERAS: Mapping[type, Attributes] = {
     keras.callbacks.LambdaCallback: Attributes(),
     keras.callbacks.LearningRateScheduler: Attributes(),
     keras.callbacks.ModelCheckpoint: Attributes(
-        (*_SAVED, "best", "_current_epoch"), _MONITOR
+        ("best",), _MONITOR, keras_callbacks.MODEL_CHECKPOINT
     ),
     keras.callbacks.OrbaxCheckpoint: Attributes(
-        (*_SAVED, "best", "_total_batches_seen"), _MONITOR
+        ("best",), _MONITOR, keras_callbacks.ORBAX_CHECKPOINT
     ),
     keras.callbacks.ProgbarLogger: Attributes(
         derived=("seen", "progbar", "target", "verbose", "epochs")
@@ -146,14 +163,10 @@ _OF_KERAS: Mapping[type, Attributes] = {
         ("best", "wait", "cooldown_counter"), _MONITOR
     ),
     keras.callbacks.RemoteMonitor: Attributes(),
-    keras.callbacks.SwapEMAWeights: Attributes(("_ema_weights_in_model",)),
-    keras.callbacks.TensorBoard: Attributes(
-        (
-            "_global_train_batch",
-            "_global_test_batch",
-            "_previous_epoch_iterations",
-        ),
+    keras.callbacks.SwapEMAWeights: Attributes(
+        private=keras_callbacks.SWAP_EMA_WEIGHTS
     ),
+    keras.callbacks.TensorBoard: Attributes(private=keras_callbacks.TENSORBOARD),
     keras.callbacks.TerminateOnNaN: Attributes(),
 }
 
@@ -198,10 +211,7 @@ def beginning(subject: Any, is_resumed: bool, has_checkpoint: bool) -> Iterator[
             "BackupAndRestore does not load its backup: training continues "
             "from the checkpoint in `model_dir`. Leave this callback out."
         )
-        subject._load_model = lambda: None
-        try:
+        with keras_callbacks.without_backup(subject):
             yield
-        finally:
-            del subject._load_model
     else:
         yield

@@ -138,6 +138,11 @@ class PrivateAttribute:
         except AttributeError as error:
             raise self._error() from error
 
+    def is_set(self, instance: Any) -> bool:
+        """Returns whether an object already has the attribute."""
+        self._verify()
+        return hasattr(instance, self.name)
+
     def set(self, instance: Any, value: Any) -> None:
         """Sets the attribute of an object, which must have it."""
         self._verify()
