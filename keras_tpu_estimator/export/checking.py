@@ -1,22 +1,22 @@
 """The test of an export: a process without JAX runs it and must agree with JAX."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.base.storage.transfers import has_wildcards
+from keras_tpu_estimator.export import processes
+from keras_tpu_estimator.export.first_request import Case, Trials
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.stablehlo import UnservableError
@@ -37,18 +37,9 @@ class FirstRequest:
 
     def __enter__(self) -> Self:
         self._files = tempfile.TemporaryDirectory()
-        environment = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            # The encoding of its input and output, also on Windows.
-            "PYTHONUTF8": "1",
-        }
         self._process = subprocess.Popen(
-            # -P prevents modules of this folder from shadowing others.
-            [sys.executable, "-P", str(_SCRIPT)],
-            env=environment,
+            processes.command(_SCRIPT),
+            env=processes.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -88,15 +79,15 @@ class FirstRequest:
             link = os.path.join(self._files.name, "export")
             os.symlink(os.path.abspath(folder), link)
             folder = link
-        self._ask({"folder": folder, "cases": [t.case for t in trials]})
+        self._ask(Trials(folder, [trial.case for trial in trials]))
         for trial in trials:
             trial.compare()
 
-    def _ask(self, request: Mapping[str, Any]) -> None:
+    def _ask(self, request: Trials) -> None:
         """Sends a request to the process, which ends after it."""
         try:
             failure, log = self._process.communicate(
-                json.dumps(request) + "\n", timeout=self._timeout_secs
+                request.as_json() + "\n", timeout=self._timeout_secs
             )
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(
@@ -117,7 +108,7 @@ class _TestRun:
     `lines` returns the user's lines that make the outputs.
     """
 
-    case: Mapping[str, Any]
+    case: Case
     requests: Sequence[Request]
     lines: Callable[[], Sequence[SourceLine | None]]
 
@@ -132,28 +123,28 @@ class _TestRun:
             with np.load(f"{path}.out.npz") as file:
                 results = [file[name] for name in file.files]
             for index, (name, got, expected) in enumerate(
-                zip(self.case["fetches"], results, request.outputs, strict=True)
+                zip(self.case.fetches, results, request.outputs, strict=True)
             ):
                 if not _is_same(got, expected):
                     line = self.lines()[index]
-                    tags = self.case["tags"]
+                    tags = self.case.tags
                     raise _different(name, line, tags, got, expected)
 
     def _requests(self) -> Iterator[tuple[str, Request]]:
-        return zip(self.case["requests"], self.requests, strict=True)
+        return zip(self.case.requests, self.requests, strict=True)
 
 
 def _test_run(graph: ServingGraph, tags: Sequence[str], path: str) -> _TestRun:
     # A graph with several sets of tags is loaded for each, but run only once.
     is_run = path.endswith(".0")
     requests = graph.model.trial if is_run else ()
-    case = {
-        "tags": list(tags),
-        "requests": [f"{path}.{number}" for number in range(len(requests))],
-        "feeds": graph.features,
-        "fetches": graph.outputs if is_run else [],
-        "results": graph.results if is_run else [],
-    }
+    case = Case(
+        tags=list(tags),
+        requests=[f"{path}.{number}" for number in range(len(requests))],
+        feeds=graph.features,
+        fetches=graph.outputs if is_run else [],
+        results=graph.results if is_run else [],
+    )
     return _TestRun(case, requests, graph.model.lines)
 
 
@@ -209,10 +200,10 @@ def _different(
     expected: np.ndarray,
 ) -> UnservableError:
     """Returns the error for an output that differs from JAX's."""
-    made = f", which {line} makes" if line else ""
+    source = f", which {line} makes" if line else ""
     return UnservableError(
         f"The exported model with tags {sorted(tags)} must compute the same as "
-        f"JAX. Expected for {name!r}{made}: {expected!r}. Received: {got!r}. A "
+        f"JAX. Expected for {name!r}{source}: {expected!r}. Received: {got!r}. A "
         "function of the model differs in TensorFlow's runtime. Compute it in "
         "another way."
     )

@@ -20,6 +20,7 @@ import numpy as np
 from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
 from keras_tpu_estimator.base.upstream import keras_layers
 from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
+from keras_tpu_estimator.export import processes
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
 from keras_tpu_estimator.export.served_model_fn import (
@@ -28,6 +29,7 @@ from keras_tpu_estimator.export.served_model_fn import (
     symbolic_model,
 )
 from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.export.tensorflow_graph import Failure, Task, TensorNames
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -118,12 +120,12 @@ def rebuild(
             jax.tree.unflatten(tree, specs),
             arrange=jax.tree.leaves,
         )
-    set_weights(model, loaded.known)
+    set_weights(model, loaded.initial)
     graph, tensors = _graph(model, lines, timeout_secs)
     return RebuiltModel(
         graph=graph,
-        inputs=[*tensors["variables"], *tensors["features"]],
-        results=tensors["outputs"],
+        inputs=[*tensors.variables, *tensors.features],
+        results=tensors.outputs,
         values={
             variable.path: np.asarray(variable.value)
             for variable in (
@@ -152,27 +154,17 @@ def _graph(
     model: keras.Model,
     lines: Mapping[str, SourceLine],
     timeout_secs: float | None,
-) -> tuple["GraphDef", Mapping[str, Sequence[str]]]:
+) -> tuple["GraphDef", TensorNames]:
     """Returns the model as a `GraphDef`, and the names of its tensors."""
     from tensorflow.core.framework import graph_pb2
 
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        # The encoding of its input and output, also on Windows.
-        "PYTHONUTF8": "1",
-    }
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "graph.pb")
         try:
-            done = subprocess.run(
-                # -P prevents modules of this folder from shadowing others.
-                [sys.executable, "-P", str(_SCRIPT)],
-                input=json.dumps({"model": model.to_json(), "path": path}),
-                env=environment,
+            process = subprocess.run(
+                processes.command(_SCRIPT),
+                input=json.dumps(Task(model.to_json(), path)),
+                env=processes.environment(KERAS_BACKEND="tensorflow"),
                 capture_output=True,
                 encoding="utf-8",
                 errors="backslashreplace",
@@ -186,29 +178,29 @@ def _graph(
                 "running. Increase RunConfig(export_timeout_secs=...), or set "
                 "it to None."
             ) from error
-        if done.returncode:
+        if process.returncode:
             raise UnservableError(
                 "A model that is rebuilt under Keras's TensorFlow backend must "
                 "consist of layers and functions of Keras. "
-                f"Received{_failure(done, lines)} Use "
+                f"Received{_failure(process, lines)} Use "
                 "RunConfig(export_backend='jax')."
             )
         graph = graph_pb2.GraphDef.FromString(pathlib.Path(path).read_bytes())
-    tensors = json.loads(done.stdout)
-    return in_plain_ops(graph, [*itertools.chain(*tensors.values())]), tensors
+    tensors = TensorNames(*json.loads(process.stdout))
+    return in_plain_ops(graph, [*itertools.chain(*tensors)]), tensors
 
 
 def _failure(
-    done: "subprocess.CompletedProcess[str]", lines: Mapping[str, SourceLine]
+    process: "subprocess.CompletedProcess[str]", lines: Mapping[str, SourceLine]
 ) -> str:
     """Returns the line and the error of a failed process."""
     try:
-        failure = json.loads(done.stdout)
+        failure = Failure(*json.loads(process.stdout))
     except ValueError:  # The process was killed.
-        return f": {done.stdout.strip() or done.stderr[-2000:]}"
-    known = [lines[name] for name in failure["operations"] if name in lines]
-    place = f" at {known[-1]}" if known else ""
-    return f"{place}: {failure['error']}"
+        return f": {process.stdout.strip() or process.stderr[-2000:]}"
+    user_lines = [lines[name] for name in failure.operations if name in lines]
+    location = f" at {user_lines[-1]}" if user_lines else ""
+    return f"{location}: {failure.error}"
 
 
 @contextlib.contextmanager
@@ -245,9 +237,9 @@ def in_plain_ops(graph: "GraphDef", tensors: Collection[str]) -> "GraphDef":
             _take_zeros_as_one(node, nodes)
         elif node.op == "Erfc":
             _become_erf(node, nodes, graph)
-    kept = _all_that_make(tensors, {node.name: node for node in graph.node})
+    needed = _all_that_make(tensors, {node.name: node for node in graph.node})
     used = type(graph)(versions=graph.versions, library=graph.library)
-    used.node.extend(node for node in graph.node if node.name in kept)
+    used.node.extend(node for node in graph.node if node.name in needed)
     return used
 
 
@@ -256,12 +248,12 @@ def _take_zeros_as_one(node: "NodeDef", nodes: Mapping[str, "NodeDef"]) -> None:
 
     Keras tests the sign bit, for devices that flush denormal numbers to zero.
     """
-    reader, chosen = node, nodes[_node_name(node.input[0])]
-    while chosen.op in _ON_THE_WAY:
-        reader, chosen = chosen, nodes[_node_name(chosen.input[0])]
-    if chosen.op != "SelectV2":
+    reader, selected = node, nodes[_node_name(node.input[0])]
+    while selected.op in _ON_THE_WAY:
+        reader, selected = selected, nodes[_node_name(selected.input[0])]
+    if selected.op != "SelectV2":
         return
-    condition, _, values = chosen.input
+    condition, _, values = selected.input
     if _looks_at_bits(condition, values, nodes):
         reader.input[0] = values
 
@@ -281,13 +273,13 @@ def _all_that_make(
     beyond: Collection[str] = (),
 ) -> set[str]:
     """Returns the nodes that compute tensors, without `beyond` and its inputs."""
-    waiting, found = list(tensors), set[str]()
+    waiting, needed = list(tensors), set[str]()
     while waiting:
         name = _node_name(waiting.pop())
-        if name not in found and name not in beyond:
-            found.add(name)
+        if name not in needed and name not in beyond:
+            needed.add(name)
             waiting.extend(nodes[name].input)
-    return found
+    return needed
 
 
 def _become_erf(

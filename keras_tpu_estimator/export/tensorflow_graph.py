@@ -8,11 +8,36 @@ import functools
 import json
 import sys
 import traceback
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+class Task(NamedTuple):
+    """The message to the process: a model's JSON, and the path of the graph's file."""
+
+    model: str
+    path: str
+
+
+class TensorNames(NamedTuple):
+    """The result: the names of the graph's tensors.
+
+    `variables` are in Keras's order, and `outputs` in the order of their names.
+    """
+
+    variables: Sequence[str]
+    features: Sequence[str]
+    outputs: Sequence[str]
+
+
+class Failure(NamedTuple):
+    """The result of a failure: the error, and the operations in its traceback."""
+
+    error: str
+    operations: Sequence[str]
 
 
 def main() -> None:
@@ -20,14 +45,13 @@ def main() -> None:
     # TensorFlow imports these if they are installed.
     # `None` prevents the import of a module, although the type omits it.
     sys.modules.update(dict.fromkeys(("jax", "jaxlib")))  # type: ignore[arg-type]
-    request = json.load(sys.stdin)
+    task = Task(*json.load(sys.stdin))
     try:
-        sys.stdout.write(json.dumps(make(request["model"], request["path"])))
+        sys.stdout.write(json.dumps(make(task.model, task.path)))
     except Exception as error:
-        failure = {
-            "error": f"{type(error).__name__}: {error}",
-            "operations": list(operations_of(error)),
-        }
+        failure = Failure(
+            f"{type(error).__name__}: {error}", list(operations_of(error))
+        )
         sys.stdout.write(json.dumps(failure))
         sys.exit(3)
 
@@ -44,9 +68,9 @@ def operations_of(error: BaseException | None) -> Iterator[str]:
         return
     for frame, _ in traceback.walk_tb(error.__traceback__):
         caller, called, config = map(frame.f_locals.get, ("self", "layer", "config"))
-        for each in (called, caller):
-            if isinstance(each, keras.Operation):
-                yield each.name
+        for operation in (called, caller):
+            if isinstance(operation, keras.Operation):
+                yield operation.name
         while isinstance(config, dict):
             if isinstance(config.get("name"), str):
                 yield config["name"]
@@ -54,12 +78,11 @@ def operations_of(error: BaseException | None) -> Iterator[str]:
     yield from operations_of(error.__cause__ or error.__context__)
 
 
-def make(config: str, path: str) -> dict[str, list[str]]:
+def make(config: str, path: str) -> TensorNames:
     """Writes a graph, and returns the names of its tensors.
 
-    The names are `variables` in Keras's order, `features`, and `outputs` in the order
-    of their names. The model in the format of `to_json` must have a list of inputs and
-    a dict of outputs.
+    The model in the format of `to_json` must have a list of inputs and a dict of
+    outputs.
     """
     import keras
     import tensorflow as tf
@@ -85,11 +108,11 @@ def make(config: str, path: str) -> dict[str, list[str]]:
         file.write(with_constants(traced).SerializeToString())
     names = [tensor.name for tensor in traced.inputs]
     features = slice(len(variables), len(variables) + len(model.inputs))
-    return {
-        "variables": names[: len(variables)],
-        "features": names[features],
-        "outputs": [tensor.name for tensor in traced.outputs],
-    }
+    return TensorNames(
+        names[: len(variables)],
+        names[features],
+        [tensor.name for tensor in traced.outputs],
+    )
 
 
 def compute_as_jax(tf: Any) -> None:
@@ -132,11 +155,11 @@ def compute_as_jax(tf: Any) -> None:
         size = cast(tf.shape(params)[first], indices.dtype)
         is_there = tf.logical_and(indices >= 0, indices < size)
         nearest = tf.where(is_there, indices, tf.zeros_like(indices))
-        found = gather(params, nearest, name=name, **settings)
+        gathered = gather(params, nearest, name=name, **settings)
         for _ in range(params.shape.rank - first - 1):
             is_there = tf.expand_dims(is_there, -1)
         missing = tf.constant(_missing(params.dtype), params.dtype)
-        return tf.where(is_there, found, missing)
+        return tf.where(is_there, gathered, missing)
 
     tf.cast, tf.gather = saturating, filling
 
@@ -181,8 +204,8 @@ def _cubic_weights(before: Any, after: Any, antialias: bool) -> Any:
     old, new = tf.cast(before, "float32"), tf.cast(after, "float32")
     step = 1.0 / (new / old)
     width = tf.maximum(step, 1.0) if antialias else tf.ones([])
-    places = (tf.range(new) + 0.5) * step - 0.5
-    x = tf.abs(places[None, :] - tf.range(old)[:, None]) / width
+    positions = (tf.range(new) + 0.5) * step - 0.5
+    x = tf.abs(positions[None, :] - tf.range(old)[:, None]) / width
     near = ((1.5 * x - 2.5) * x) * x + 1.0
     far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     zeros = tf.zeros_like(x)
@@ -204,13 +227,13 @@ def keep_masks(keras: Any) -> None:
         *args: Any,
         **kw: Any,
     ) -> Any:
-        inputs = [each for each in (query, value, key) if each is not None]
-        masks = [getattr(each, "_keras_mask", None) for each in inputs]
+        inputs = [tensor for tensor in (query, value, key) if tensor is not None]
+        masks = [getattr(tensor, "_keras_mask", None) for tensor in inputs]
         try:
             return call(self, query, value, key, *args, **kw)
         finally:
-            for each, mask in zip(inputs, masks, strict=True):
-                each._keras_mask = mask
+            for tensor, mask in zip(inputs, masks, strict=True):
+                tensor._keras_mask = mask
 
     layer.call = keeping
 
@@ -241,8 +264,8 @@ def with_constants(
     graph = traced.graph.as_graph_def()
     nodes = {node.name: node for node in graph.node}
     captured = traced.captured_inputs
-    given = len(traced.inputs) - len(captured)
-    for placeholder, tensor in zip(traced.inputs[given:], captured, strict=True):
+    placeholders = traced.inputs[len(traced.inputs) - len(captured) :]
+    for placeholder, tensor in zip(placeholders, captured, strict=True):
         node = nodes[placeholder.op.name]
         node.op = "Const"
         node.attr.clear()
