@@ -233,16 +233,16 @@ def _batched_spec(
         tensors = {name: output.tensors for name, output in outputs}
         return {"predictions": spec.predictions, "outputs": tensors}
 
-    made = batched(computation, [features])
+    batch_outputs = batched(computation, [features])
     spec = specs[-1]
     outputs = {
         name: copy.copy(output) for name, output in (spec.export_outputs or {}).items()
     }
     for name, output in outputs.items():
-        output.tensors = made["outputs"][name]
+        output.tensors = batch_outputs["outputs"][name]
     # The function returns no other tensors.
     return spec._replace(
-        predictions=made["predictions"],
+        predictions=batch_outputs["predictions"],
         export_outputs=outputs or None,
         loss=None,
         train_op=None,

@@ -79,7 +79,7 @@ def _leave_out_lines(
     }
     if modules:
         saved_model.replace_modules(
-            folder, {each: stablehlo.without_lines(each) for each in modules}
+            folder, {module: stablehlo.without_lines(module) for module in modules}
         )
 
 

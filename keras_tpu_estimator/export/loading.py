@@ -37,15 +37,15 @@ class Request:
 class LoadedModel:
     """A model for one set of features, a pytree of `FeatureSpec`s.
 
-    `known` has the values of all existing variables. `paths` are those of the variables
-    that the model reads: `local` ones belong to no checkpoint, and `assigned` ones get
-    new values. `trial` has successive requests for testing the model.
+    `initial` has the values of all existing variables. `paths` are those of the
+    variables that the model reads: `local` ones belong to no checkpoint, and `assigned`
+    ones get new values. `trial` has successive requests for testing the model.
     """
 
     served: ServedModelFn
     program: Program
     features: PyTree
-    known: Mapping[str, jax.Array]
+    initial: Mapping[str, jax.Array]
     paths: Sequence[str]
     local: Sequence[str]
     assigned: Sequence[str]
@@ -55,7 +55,7 @@ class LoadedModel:
     def values(self) -> dict[str, np.ndarray]:
         """The values by path of the variables that the model reads."""
         return {
-            path: np.asarray(self.known[path])
+            path: np.asarray(self.initial[path])
             for path in self.paths
             if path not in self.local
         }
@@ -72,7 +72,7 @@ class LoadedModel:
 
         The function returns the predictions, and the assigned values by path.
         """
-        local = {path: np.asarray(self.known[path]) for path in self.local}
+        local = {path: np.asarray(self.initial[path]) for path in self.local}
         assigned = self.assigned
 
         def function(
@@ -94,17 +94,17 @@ class LoadedModel:
         ]
         function = self.function(self.step(features))
         traced = jax.make_jaxpr(function)(self.values, features).jaxpr
-        places = {
+        places_by_result = {
             variable: place_of(equation.source_info)
             for equation in traced.eqns
             for variable in equation.outvars
         }
         # A result may also be an argument or a constant.
-        found = (
-            places.get(result) if isinstance(result, jex.Var) else None
+        results = (
+            places_by_result.get(result) if isinstance(result, jex.Var) else None
             for result in traced.outvars
         )
-        return [place.line if place else None for place in found]
+        return [source.line if source else None for source in results]
 
     def _in_tree(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> PyTree:
         return jax.tree.unflatten(jax.tree.structure(self.features), features)
@@ -118,14 +118,14 @@ def load_model(
 ) -> LoadedModel:
     """Traces a model, reads its values, and runs it on samples of `FeatureSpec`s."""
     specs, tree = jax.tree.flatten(features)
-    samples, *others = shapes.samples(specs)
+    samples, *later_samples = shapes.samples(specs)
     distributed = DistributedProgram(program)
     step = distributed.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(tree, samples))
     )
     try:
         with Runtime.of(distributed).values.borrowed(step, checkpoint) as values:
-            known = dict(values)
+            initial = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
     local = tuple(
@@ -135,7 +135,7 @@ def load_model(
         served=served,
         program=program,
         features=features,
-        known=known,
+        initial=initial,
         paths=step.reads,
         local=local,
         assigned=[path for path in step.assigned if path not in local],
@@ -143,7 +143,7 @@ def load_model(
     )
     function, current = loaded.function(step), loaded.values
     trial = []
-    for sample in (samples, *others):
+    for sample in (samples, *later_samples):
         outputs, state = _run_on_host(function, current, sample)
         current = current | state
         trial.append(Request(sample, jax.tree.leaves(outputs)))

@@ -181,8 +181,8 @@ def _normalize_receivers(record: Receiver) -> None:
         record,
         "receiver_tensors_alternatives",
         {
-            name: _receivers(f"receiver_tensors_alternatives[{name!r}]", each)
-            for name, each in alternatives.items()
+            name: _receivers(f"receiver_tensors_alternatives[{name!r}]", receiver)
+            for name, receiver in alternatives.items()
         },
     )
 
@@ -359,12 +359,16 @@ def build_raw_supervised_input_receiver_fn(
         )
 
     def supervised_input_receiver_fn() -> SupervisedInputReceiver:
-        own = _placeholders(feature_specs)
-        other = _placeholders(label_specs)
+        feature_tensors = _placeholders(feature_specs)
+        label_tensors = _placeholders(label_specs)
         return SupervisedInputReceiver(
-            own if isinstance(features, Mapping) else own[SINGLE_RECEIVER],
-            other if isinstance(labels, Mapping) else other[SINGLE_LABEL],
-            {**own, **other},
+            feature_tensors
+            if isinstance(features, Mapping)
+            else feature_tensors[SINGLE_RECEIVER],
+            label_tensors
+            if isinstance(labels, Mapping)
+            else label_tensors[SINGLE_LABEL],
+            {**feature_tensors, **label_tensors},
         )
 
     return supervised_input_receiver_fn

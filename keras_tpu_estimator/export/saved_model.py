@@ -116,15 +116,15 @@ def _assign(
     """Assigns values to the variables of a graph and of other graphs."""
     import tensorflow as tf
 
-    others = {k: v for k, v in values.items() if k not in graph.variables}
-    variables = {**graph.variables, **make_variables(others)}
+    new_values = {k: v for k, v in values.items() if k not in graph.variables}
+    variables = {**graph.variables, **make_variables(new_values)}
     # These variables belong to receivers; the model's get their values below.
-    own = {variable.op.name for variable in variables.values()}
+    model_names = {variable.op.name for variable in variables.values()}
     session.run(
         [
             variable.initializer
             for variable in tf.compat.v1.global_variables()
-            if variable.op.name not in own
+            if variable.op.name not in model_names
         ]
     )
     for path, variable in variables.items():

@@ -75,7 +75,7 @@ class ServedModelFn:
             spec = self._called(features, labels)
         self.batch_config = requested[-1] if requested else None
         outputs = _outputs(self.mode, spec, self._metric_tensors)
-        distinct = list({id(each): each for each in outputs.values()}.values())
+        distinct = list({id(output): output for output in outputs.values()}.values())
         self.signatures = {
             signature: SignatureOutput(
                 output.method,
@@ -163,7 +163,7 @@ def _outputs(
 
 
 def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:
-    return next(i for i, each in enumerate(outputs) if each is output)
+    return next(i for i, candidate in enumerate(outputs) if candidate is output)
 
 
 def symbolic_model(
@@ -188,7 +188,7 @@ def symbolic_model(
         raise ValueError(
             "To become a Keras model, `model_fn` must use only Keras layers "
             "and keras.ops in mode 'infer'. Received: "
-            f"`{error.caller}`{_place(error)}, "
+            f"`{error.caller}`{_user_line(error)}, "
             "for which neither Keras nor TensorFlow has an operation. Use "
             "export_saved_model with RunConfig(export_backend='jax'), or replace "
             "it by Keras layers."
@@ -197,16 +197,16 @@ def symbolic_model(
         raise ValueError(
             "To become a Keras model, `model_fn` must use only Keras layers "
             "and keras.ops in mode 'infer'. Received: "
-            f"{type(error).__name__}{_place(error)}: {error} Put other "
+            f"{type(error).__name__}{_user_line(error)}: {error} Put other "
             "functions into a keras.layers.Layer, or use export_saved_model "
             "with RunConfig(export_backend='jax')."
         ) from error
 
 
-def _place(error: Exception) -> str:
+def _user_line(error: Exception) -> str:
     """Returns the last line of the user's code in an error's traceback."""
-    place = place_of_error(error)
-    return "" if place is None else f" at {place.line}"
+    source = place_of_error(error)
+    return "" if source is None else f" at {source.line}"
 
 
 def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:

@@ -54,7 +54,7 @@ def components(tree: PyTree) -> list["tf.Tensor"]:
     import tensorflow as tf
 
     if isinstance(tree, Mapping):
-        return [each for value in tree.values() for each in components(value)]
+        return [component for value in tree.values() for component in components(value)]
     return list(tf.nest.flatten(tree, expand_composites=True))
 
 
@@ -175,7 +175,7 @@ def checked_receiver(receiver: object, kinds: tuple[type[Receiver], ...]) -> Rec
     """Returns a receiver after checking its type."""
     if isinstance(receiver, kinds):
         return receiver
-    names = " or a ".join(each.__name__ for each in kinds)
+    names = " or a ".join(kind.__name__ for kind in kinds)
     hint = "Return one from it."
     if callable(receiver):
         hint = "It returned a function: call that function, or pass it instead."
@@ -221,7 +221,7 @@ def signature_defs(
     for prefix, inputs in receivers.items():
         for name, signature in signatures.items():
             tensors = {
-                output: outputs[there] for output, there in signature.names.items()
+                output: outputs[source] for output, source in signature.names.items()
             }
             reason = _unusable(signature.method, inputs)
             if reason is None and prefix and _unfed(tensors, inputs):
@@ -287,12 +287,12 @@ def check_fed(tensors: PyTree, inputs: Mapping[str, "tf.Tensor"], what: str) -> 
 def _unfed(tensors: PyTree, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
     """Returns the names of the placeholders that tensors need beside these inputs."""
     fed = {tensor.ref() for tensor in components(inputs)}
-    waiting, seen, unfed = components(tensors), set(), set()
+    waiting, visited, unfed = components(tensors), set(), set()
     while waiting:
         tensor = waiting.pop()
-        if tensor.ref() in fed or tensor.op.name in seen:
+        if tensor.ref() in fed or tensor.op.name in visited:
             continue
-        seen.add(tensor.op.name)
+        visited.add(tensor.op.name)
         if tensor.op.type == "Placeholder":
             unfed.add(tensor.op.name)
         waiting.extend(tensor.op.inputs)
@@ -327,13 +327,13 @@ def _is_wide(tensor: "tf.Tensor") -> bool:
     return bool(tensor.dtype.is_integer) and tensor.dtype.size > _DEVICE_BYTES
 
 
-def check_any(wanted: Mapping[str, object], there: Mapping[str, object]) -> None:
+def check_any(signatures: Mapping[str, object], usable: Mapping[str, object]) -> None:
     """Raises `ValueError` if no signature is left."""
-    if not there.keys() & wanted.keys():
+    if not usable.keys() & signatures.keys():
         raise ValueError(
             "At least one signature must be usable. ClassificationOutput and "
             "RegressionOutput need one input, a tensor of strings. Received: "
-            f"{sorted(wanted)}. Add a PredictOutput to `export_outputs`, or "
+            f"{sorted(signatures)}. Add a PredictOutput to `export_outputs`, or "
             "use build_parsing_serving_input_receiver_fn."
         )
 
@@ -350,8 +350,8 @@ def in_dtype(tensor: "tf.Tensor", dtype: np.dtype, name: str) -> "tf.Tensor":
     if tensor.dtype == narrow:
         return tensor
     if tensor.dtype.is_integer:
-        own = tensor.dtype
-        least, most = max(own.min, narrow.min), min(own.max, narrow.max)
+        wide = tensor.dtype
+        least, most = max(wide.min, narrow.min), min(wide.max, narrow.max)
         result = tf.cast(tf.clip_by_value(tensor, least, most), narrow)
         fits = tf.equal(tf.cast(result, tensor.dtype), tensor)
     else:

@@ -97,19 +97,20 @@ def _call_instead(composite: ir.Operation) -> None:
 def _forget_shardings(operation: ir.Operation) -> None:
     """Removes shardings, which TensorFlow's runtime does not support."""
     # In some releases of JAX these are names, in others they have names.
-    names = [getattr(each, "name", each) for each in operation.attributes]
+    attributes = operation.attributes
+    names = [getattr(attribute, "name", attribute) for attribute in attributes]
     for name in names:
         if name.startswith("sdy."):
             del operation.attributes[name]
 
 
 def _check_custom_calls(operations: Iterable[ir.Operation]) -> None:
-    found = {
+    targets = {
         ir.StringAttr(operation.attributes["call_target_name"]).value
         for operation in operations
         if operation.name == "stablehlo.custom_call"
     }
-    missing = sorted(_shown(name) for name in found if "lapack_" in name)
+    missing = sorted(_shown(name) for name in targets if "lapack_" in name)
     if missing:
         raise UnservableError(
             "An exported model must not use JAX's linear algebra, which "
@@ -121,8 +122,8 @@ def _check_custom_calls(operations: Iterable[ir.Operation]) -> None:
 
 def _shown(target: str) -> str:
     routine = re.sub(r"^lapack_[sdcz]|_ffi$", "", target)
-    known = _LINEAR_ALGEBRA.get(routine)
-    return f"{known} ({target})" if known else target
+    description = _LINEAR_ALGEBRA.get(routine)
+    return f"{description} ({target})" if description else target
 
 
 def _serialized(module: ir.Module) -> bytes:

@@ -25,15 +25,15 @@ class Checkpoint:
     num_bytes: int
 
     @classmethod
-    def of(cls, prefix: str, sizes: Mapping[str, int]) -> Self:
+    def at(cls, prefix: str, sizes: Mapping[str, int]) -> Self:
         """Returns the checkpoint at a prefix; `sizes` are those of its directory."""
         name = os.path.basename(prefix)
         # Some checkpoints are one file or folder, whose name is the prefix.
         starts = (f"{name}.", f"{name}/")
-        own = [
+        own_sizes = [
             n for path, n in sizes.items() if path == name or path.startswith(starts)
         ]
-        return cls(prefix, loading.step_of(prefix), sum(own))
+        return cls(prefix, loading.step_of(prefix), sum(own_sizes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Directory:
     is_complete: bool
 
     @classmethod
-    def of(cls, path: str) -> Self:
+    def at(cls, path: str) -> Self:
         """Reads a directory or one checkpoint; raises `ValueError` if none exists."""
         prefixes = prefixes_of(path)
         newest = prefixes[0]
@@ -61,7 +61,7 @@ class Directory:
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
             directory,
-            tuple(Checkpoint.of(prefix, sizes) for prefix in prefixes),
+            tuple(Checkpoint.at(prefix, sizes) for prefix in prefixes),
             {
                 name: (tuple(shape), np.dtype(dtypes[name]))
                 for name, shape in sorted(reader.get_variable_to_shape_map().items())
@@ -94,7 +94,7 @@ def _results(directory: str, names: Iterable[str]) -> dict[str, Mapping[str, flo
         if ".tfevents." in os.path.basename(name):
             path = os.path.join(directory, name)
             files.setdefault(os.path.dirname(name), []).append(path)
-    steps = {folder: read_scalars(own) for folder, own in files.items()}
+    steps = {folder: read_scalars(event_files) for folder, event_files in files.items()}
     return {
         folder: {"step": last, **scalars[last]}
         for folder, scalars in steps.items()
@@ -122,8 +122,8 @@ def verify_all(path: str) -> list[Verdict]:
     if all(verdict.is_intact for verdict in verdicts):
         return verdicts
     # Training may have removed a checkpoint meanwhile.
-    still = _expected_at(path)
-    return [each for each in verdicts if each.is_intact or each.prefix in still]
+    expected = _expected_at(path)
+    return [v for v in verdicts if v.is_intact or v.prefix in expected]
 
 
 def _expected_at(path: str) -> list[str]:
@@ -163,11 +163,11 @@ def as_text(directory: Directory) -> str:
             ("checkpoint", "step", "size"),
             [
                 (
-                    os.path.basename(each.prefix),
-                    str(each.step),
-                    _size(each.num_bytes),
+                    os.path.basename(checkpoint.prefix),
+                    str(checkpoint.step),
+                    _size(checkpoint.num_bytes),
                 )
-                for each in directory.checkpoints
+                for checkpoint in directory.checkpoints
             ],
         ),
         _table(
@@ -238,7 +238,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         if name == "info":
-            sys.stdout.write(as_text(Directory.of(options.path)) + "\n")
+            sys.stdout.write(as_text(Directory.at(options.path)) + "\n")
             return 0
         verdicts = verify_all(options.path)
     except (ValueError, ImportError) as error:

@@ -171,11 +171,11 @@ class BestExporter(SavedModelExporter):
         pattern = os.path.join(glob.escape(model_dir), self._event_file_pattern)
         results = read_scalars(paths.matching(pattern))
         scalars = {name for name, x in current.items() if np.ndim(x) == 0}
-        wanted = scalars - {_STEP}
+        required = scalars - {_STEP}
         return [
             {**result, _STEP: step}
             for step, result in results.items()
-            if step != current.get(_STEP) and result.keys() >= wanted
+            if step != current.get(_STEP) and result.keys() >= required
         ]
 
     def _is_better(self, best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:

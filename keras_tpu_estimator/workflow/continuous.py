@@ -124,38 +124,38 @@ class ContinuousEvaluator:
         """Evaluates due checkpoints; returns whether training is complete."""
         # The marker is read before the checkpoints, so that the last one is not missed.
         is_over = self._is_complete()
-        found = self._look()
-        if self._max_steps is not None and found is not None:
-            is_over |= found.step >= self._max_steps
+        checkpoint = self._look()
+        if self._max_steps is not None and checkpoint is not None:
+            is_over |= checkpoint.step >= self._max_steps
         waited = self._clock() - self._newest_since
         if timeout_secs is not None and waited >= timeout_secs:
             _logger.warning("No new checkpoint in %s s.", timeout_secs)
             is_over = True
-        if found is not None:
-            self._evaluate(found, is_last=is_over)
+        if checkpoint is not None:
+            self._evaluate(checkpoint, is_last=is_over)
         return is_over
 
     def _is_complete(self) -> bool:
         """Returns whether this training has marked the directory as complete; training
         that starts together with this process removes an old marker.
         """
-        delays = (each.spec.start_delay_secs for each in self._evaluations)
+        delays = (evaluation.spec.start_delay_secs for evaluation in self._evaluations)
         if self._clock() - self._began < min(delays):
             return False
         return state_file.training_is_complete(self._estimator.model_dir)
 
-    def _look(self) -> "_Found | None":
+    def _look(self) -> "_Checkpoint | None":
         """Returns the newest checkpoint."""
         newest = self._estimator.latest_checkpoint()
         if newest != self._newest:
             self._newest, self._newest_since = newest, self._clock()
         if newest is None:
             return None
-        return _Found(loading.step_of(newest), newest)
+        return _Checkpoint(loading.step_of(newest), newest)
 
-    def _evaluate(self, found: "_Found", is_last: bool) -> None:
+    def _evaluate(self, checkpoint: "_Checkpoint", is_last: bool) -> None:
         """Evaluates a checkpoint if it is due, or the last."""
-        step, prefix = found
+        step, prefix = checkpoint
         evaluate = functools.partial(self._estimator.evaluate, checkpoint_path=prefix)
         for evaluation in self._evaluations:
             waited = self._clock() - self._began
@@ -165,7 +165,7 @@ class ContinuousEvaluator:
                 evaluation.run(step, prefix, evaluate)
 
 
-class _Found(NamedTuple):
+class _Checkpoint(NamedTuple):
     """A checkpoint that may be evaluated."""
 
     step: int

@@ -16,7 +16,7 @@ Evaluate = Callable[..., dict[str, Any]]
 ByChief = Callable[[Callable[[], Any]], Any]
 
 
-def _here(action: Callable[[], Any]) -> Any:
+def _call(action: Callable[[], Any]) -> Any:
     return action()
 
 
@@ -58,7 +58,7 @@ class Evaluation:
         step: int,
         checkpoint: str,
         evaluate: Evaluate,
-        by_chief: ByChief = _here,
+        by_chief: ByChief = _call,
     ) -> None:
         """Evaluates, and exports on the chief; if this raises, the next evaluation is
         due immediately.
@@ -129,21 +129,21 @@ class Evaluations:
 
     def run_once(self) -> None:
         """Runs each evaluation once, without a checkpoint, for a `CallReceiver`."""
-        for each in self._all:
-            each.run_once()
+        for evaluation in self._all:
+            evaluation.run_once()
 
     def results(self) -> tuple[Any, Any]:
         """Returns the last metrics and exports: one of each for a single `EvalSpec`,
         dicts by name for a list, and `None` if nothing was evaluated.
         """
-        done = [each for each in self._all if each.metrics is not None]
-        if not done:
+        evaluated = [one for one in self._all if one.metrics is not None]
+        if not evaluated:
             return None, None
         if self._is_single:
-            return done[0].metrics, done[0].exports
+            return evaluated[0].metrics, evaluated[0].exports
         return (
-            {each.spec.name: each.metrics for each in done},
-            {each.spec.name: each.exports for each in done},
+            {evaluation.spec.name: evaluation.metrics for evaluation in evaluated},
+            {evaluation.spec.name: evaluation.exports for evaluation in evaluated},
         )
 
 

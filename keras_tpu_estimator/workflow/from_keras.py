@@ -118,14 +118,14 @@ def _check_model(model: object) -> None:
             "optimizer and loss are used. Call `model.compile(optimizer, "
             "loss, metrics=...)` before `from_keras`."
         )
-    own = [
+    overridden = [
         name
         for name in _OVERRIDDEN
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
-    if own:
+    if overridden:
         raise ValueError(
-            f"The class {type(model).__name__} overrides {own}, which an "
+            f"The class {type(model).__name__} overrides {overridden}, which an "
             "estimator does not call. Train by the arguments of `compile`, or "
             "write a model_fn that uses the model and defines the training "
             "step."

@@ -138,9 +138,9 @@ def hooks_that_run(spec: TrainSpec | EvalSpec) -> tuple[Hook, ...]:
 
 def _set_hooks(spec: TrainSpec | EvalSpec) -> None:
     """Stores the user's hooks, and the hooks that run for them."""
-    given = tuple_of("hooks", spec.hooks, Hook, "hook")
-    object.__setattr__(spec, "hooks", given)
-    object.__setattr__(spec, "_adopted", validate_hooks(given))
+    hooks = tuple_of("hooks", spec.hooks, Hook, "hook")
+    object.__setattr__(spec, "hooks", hooks)
+    object.__setattr__(spec, "_adopted", validate_hooks(hooks))
 
 
 def _check_input_fn(input_fn: Any) -> None:

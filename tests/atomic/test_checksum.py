@@ -126,7 +126,7 @@ def test_range_must_consist_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
     with pytest.raises(checksum.CorruptPieceError, match="its bytes at 0"):
-        checksum.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
+        checksum.read(str(path), [Extent.from_array(0, np.empty(2, "float32"))], known)
 
 
 def test_verified_pieces_are_not_reread(file, monkeypatch):

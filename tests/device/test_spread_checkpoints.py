@@ -85,7 +85,7 @@ def one(tmp_path_factory):
 def largest(monkeypatch):
     """Records the sizes of arrays that are written to or read from files."""
     sizes = []
-    of = checksum.Extent.of
+    of = checksum.Extent.from_array
 
     def noted(offset, array):
         sizes.append(array.nbytes)

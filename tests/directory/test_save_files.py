@@ -337,9 +337,9 @@ def test_files_that_may_belong_to_a_main_file_stay(tmp_path):
     """The main file may still be copied. TensorFlow checkpoints are unambiguous."""
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
     (tmp_path / "model.ckpt-20.h5").write_bytes(b"the first bytes")
-    names = {name for name in content(tmp_path) if SaveName.of(name)}
+    names = {name for name in content(tmp_path) if SaveName.parse(name)}
     save_files.sweep(str(tmp_path))
-    gone = {SaveName.of(n).kind for n in names - content(tmp_path).keys()}
+    gone = {SaveName.parse(n).kind for n in names - content(tmp_path).keys()}
     assert gone == {"data", "meta"}
 
 

@@ -85,7 +85,7 @@ def test_complete_values_are_read(tmp_path):
         assert read[name].dtype == value.dtype
         np.testing.assert_array_equal(read[name], value)
         np.testing.assert_array_equal(kte.load_variable(prefix, name), value)
-    assert Directory.of(str(tmp_path)).num_parameters == 58
+    assert Directory.at(str(tmp_path)).num_parameters == 58
     assert verify(prefix).is_intact
     with h5py.File(prefix + ".h5") as file:
         np.testing.assert_array_equal(file["up/kernel"], KERNEL)

@@ -68,9 +68,9 @@ def test_missing_driver_of_a_url(command, capsys, monkeypatch):
 
 def test_completed_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
-    assert not Directory.of(str(tmp_path)).is_complete
+    assert not Directory.at(str(tmp_path)).is_complete
     state_file.mark_complete(str(tmp_path), 20)
-    assert Directory.of(str(tmp_path)).is_complete
+    assert Directory.at(str(tmp_path)).is_complete
 
 
 @pytest.mark.parametrize("format_name", ["hdf5", "tensorflow"])

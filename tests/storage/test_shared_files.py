@@ -189,11 +189,11 @@ def test_several_threads_read_one_file(tmp_path, monkeypatch):
     array = np.arange(50_000, dtype="int32")
     with open(path, "wb") as file:
         file.write(b"before")
-    written = checksum.write(path, [checksum.Extent.of(6, array)])
+    written = checksum.write(path, [checksum.Extent.from_array(6, array)])
     checksum.append(path, written)
     found = np.empty_like(array)
     loaded = checksum.load(path)
     assert len(loaded) == 200
-    checksum.read(path, [checksum.Extent.of(6, found)], loaded)
+    checksum.read(path, [checksum.Extent.from_array(6, found)], loaded)
     np.testing.assert_array_equal(found, array)
     assert checksum.is_right(path)

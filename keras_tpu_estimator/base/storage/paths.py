@@ -49,13 +49,13 @@ def located(
     '/bucket/run'
     """
     url = with_slashes(os.fsdecode(url))
-    scheme, _, rest = url.partition("://")
+    scheme, _, local_path = url.partition("://")
     if scheme.lower() in _LOCAL:
         # 'file:///C:/runs' is 'C:/runs'.
-        rest = rest[1:] if _DRIVE.match(rest) else rest
+        local_path = local_path[1:] if _DRIVE.match(local_path) else local_path
         raise ValueError(
             f"A URL must be that of a remote store. Received: {url!r}, which is "
-            f"a local path. Pass {rest!r}."
+            f"a local path. Pass {local_path!r}."
         )
     try:
         import fsspec.core
@@ -79,10 +79,10 @@ def check(path: str) -> None:
     """Checks that a path, if it is a URL, is valid and was not changed by pathlib."""
     cut = _CUT_URL.match(path)
     if cut is not None:
-        rest = cut[2].replace("\\", "/")
+        store_path = cut[2].replace("\\", "/")
         raise ValueError(
             "A URL must have two slashes, one of which pathlib has removed. "
-            f"Received: {path!r}. Pass the string '{cut[1]}://{rest}'."
+            f"Received: {path!r}. Pass the string '{cut[1]}://{store_path}'."
         )
     if is_url(path):
         located(path)
@@ -116,16 +116,16 @@ def names_in(directory: str) -> list[str]:
         return os.listdir(directory)
     filesystem, path = located(directory)
     try:
-        found = filesystem.ls(path, detail=False)
+        entries = filesystem.ls(path, detail=False)
     except FileNotFoundError:
         return []
-    names = (os.path.basename(each.rstrip("/")) for each in found)
+    names = (os.path.basename(entry.rstrip("/")) for entry in entries)
     # Some stores also list an object for the directory itself.
     itself = path.rstrip("/")
     return [
         name
-        for name, each in zip(names, found, strict=True)
-        if each.rstrip("/") != itself
+        for name, entry in zip(names, entries, strict=True)
+        if entry.rstrip("/") != itself
     ]
 
 
@@ -146,16 +146,16 @@ def sizes_in(directory: str) -> dict[str, int]:
     """
     if is_url(directory):
         filesystem, path = located(directory)
-        found = filesystem.find(path, detail=True)
+        files = filesystem.find(path, detail=True)
         start = len(path.rstrip("/")) + 1
-        return {name[start:]: found[name]["size"] for name in sorted(found)}
-    sizes, seen = {}, set()
+        return {name[start:]: files[name]["size"] for name in sorted(files)}
+    sizes, visited = {}, set()
     for folder, folders, names in os.walk(directory, followlinks=True):
         real = os.path.realpath(folder)
-        if real in seen:
+        if real in visited:
             folders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         # A folder counts under its own name, not under that of a link beside it.
         folders.sort(key=lambda name: os.path.islink(os.path.join(folder, name)))
         for name in names:
@@ -272,7 +272,7 @@ def _other_spelling(path: str) -> str | None:
     names = names_in(directory or os.curdir)
     if name in names:
         return None
-    alike = (each for each in names if _folded(each) == _folded(name))
+    alike = (other for other in names if _folded(other) == _folded(name))
     return next(alike, None)
 
 

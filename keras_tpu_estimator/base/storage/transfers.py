@@ -114,8 +114,8 @@ def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
         return Original(path)
     version = tuple(paths.version(path + suffix) for suffix in suffixes)
     with _LOCK:
-        known, copy = _KEPT.get(path, (None, None))
-    if copy is None or known != version:
+        cached_version, copy = _KEPT.get(path, (None, None))
+    if copy is None or cached_version != version:
         copy = Copy(os.path.basename(path))
         for suffix in suffixes:
             fetch(path + suffix, copy.path + suffix)

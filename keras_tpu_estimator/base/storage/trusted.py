@@ -76,19 +76,19 @@ def _check(path: str, status: os.stat_result, may_add: bool = True) -> None:
     is_folder = stat.S_ISDIR(status.st_mode)
     kind = "folder" if is_folder else "file"
     if status.st_uid not in (os.geteuid(), 0):
-        found = f"a {kind} of the user {status.st_uid}"
+        fault = f"a {kind} of the user {status.st_uid}"
         change = f"chown {os.geteuid()}"
     elif status.st_mode & 0o022 and not (
         # In such folders, others may only add names.
         may_add and is_folder and status.st_mode & stat.S_ISVTX
     ):
-        found = f"the mode {stat.S_IMODE(status.st_mode):03o}"
+        fault = f"the mode {stat.S_IMODE(status.st_mode):03o}"
         change = "chmod go-w"
     else:
         return
     raise PermissionError(
         f"Only this user (or root) must be able to write to the {kind} {path!r}, "
-        f"because its content runs as a part of this program. Received: {found}. "
+        f"because its content runs as a part of this program. Received: {fault}. "
         f"Use another {kind}, or, if you trust its content, run `{change} "
         f"{path}`."
     )

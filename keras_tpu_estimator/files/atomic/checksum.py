@@ -54,7 +54,7 @@ class Extent(NamedTuple):
     content: memoryview
 
     @classmethod
-    def of(cls, offset: int, array: np.ndarray) -> "Extent":
+    def from_array(cls, offset: int, array: np.ndarray) -> "Extent":
         """Returns the extent of a contiguous array."""
         return cls(offset, array.reshape(-1).view(np.uint8).data)
 
@@ -178,8 +178,8 @@ def _verify(path: str | int, jobs: Sequence[_Job]) -> None:
                 job.run(file.fileno())
             return
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-            for done in [threads.submit(job.run, file.fileno()) for job in jobs]:
-                done.result()
+            for running in [threads.submit(job.run, file.fileno()) for job in jobs]:
+                running.result()
 
 
 def _read_piece(descriptor: int, offset: int, memory: memoryview) -> int:

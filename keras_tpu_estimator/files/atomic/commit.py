@@ -38,14 +38,14 @@ _IS_TAKEN = (BlockingIOError, PermissionError)
 # The file that is locked instead of a directory on Windows.
 LOCK_FILE = "training.kte-lock"
 # The file to delete after closing, if any, by descriptor.
-_held: dict[int, str | None] = {}
+_locks: dict[int, str | None] = {}
 
 
 def _leave_to_parent() -> None:
     """Closes inherited locks in a forked process, such as a data loader."""
-    while _held:
+    while _locks:
         # The parent process still holds the lock.
-        os.close(_held.popitem()[0])
+        os.close(_locks.popitem()[0])
 
 
 if fcntl is not None:
@@ -63,7 +63,7 @@ def open_lock(directory: PathLike) -> int:
         return os.open(directory, os.O_RDONLY)
     path = os.path.join(os.fsdecode(directory), LOCK_FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    _held[descriptor] = path
+    _locks[descriptor] = path
     return descriptor
 
 
@@ -74,7 +74,7 @@ def take_lock(descriptor: int) -> bool:
     read a locked file. `TakenError` is raised if another process, or another
     descriptor, holds the lock.
     """
-    _held.setdefault(descriptor, None)
+    _locks.setdefault(descriptor, None)
     try:
         _lock(descriptor)
     except _IS_TAKEN as error:
@@ -87,8 +87,8 @@ def take_lock(descriptor: int) -> bool:
 def close_lock(descriptor: int) -> None:
     """Closes a file that was passed to `take_lock`, and releases its lock."""
     # A forked process has already closed it.
-    if descriptor in _held:
-        path = _held.pop(descriptor)
+    if descriptor in _locks:
+        path = _locks.pop(descriptor)
         os.close(descriptor)
         if path is not None:
             # Windows refuses this while another process has the file open.
@@ -184,7 +184,7 @@ def partial_file(path: str, token: str | None = None) -> Iterator[str]:
     `token`, which is part of the name, `FileExistsError` is raised while another block
     has the name.
     """
-    name, descriptor = _made(path, token)
+    name, descriptor = _created(path, token)
     try:
         yield name
     except BaseException as error:
@@ -208,20 +208,20 @@ def _name_file(error: BaseException, path: str) -> None:
 
 def remove_abandoned(directory: str) -> None:
     """Removes the temporary files that no process is writing."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in sorted(paths.names_in(directory)):
         match = _NAME.fullmatch(name)
         if match is not None:
             path = os.path.join(directory, name)
             first = os.path.join(directory, match["first"])
-            found.setdefault(first, []).append(path)
-    for first, files in found.items():
+            groups.setdefault(first, []).append(path)
+    for first, files in groups.items():
         with _abandoned(first) as is_abandoned:
             if is_abandoned:
                 _remove(files)
 
 
-def _made(path: str, token: str | None = None) -> tuple[str, int | None]:
+def _created(path: str, token: str | None = None) -> tuple[str, int | None]:
     """Creates and locks a new file, and returns its name and descriptor.
 
     On Windows it is neither open nor locked, because it could not be renamed.

@@ -47,29 +47,29 @@ class AverageNames:
     of_keras: bool
 
     @classmethod
-    def of(cls, names: Iterable[str], kind: bool | str) -> Self:
+    def from_names(cls, names: Iterable[str], kind: bool | str) -> Self:
         """Finds the averages among all variables.
 
         If `kind` is `True`, these have their default names; otherwise `kind` is the
         name of an `ExponentialMovingAverage`.
         """
         of_keras = kind is True
-        known = {}
+        names_by_alias = {}
         for name in names:
-            known[name] = name
+            names_by_alias[name] = name
             if of_keras:
-                known.setdefault("/" + name.rpartition("/")[2], name)
-        return cls(known, DEFAULT if kind is True else str(kind), of_keras)
+                names_by_alias.setdefault("/" + name.rpartition("/")[2], name)
+        return cls(names_by_alias, DEFAULT if kind is True else str(kind), of_keras)
 
     def of_paths(self, paths: Iterable[str]) -> dict[str, str]:
         """Returns the names of existing averages, by the paths of their variables."""
-        found = {}
+        averages = {}
         for path in paths:
             for name in self._candidates(path):
                 if name in self.names:
-                    found[path] = self.names[name]
+                    averages[path] = self.names[name]
                     break
-        return found
+        return averages
 
     def examples(self, path: str) -> str:
         """Returns possible names of a variable's average, for a message."""
@@ -79,10 +79,10 @@ class AverageNames:
         return " or ".join(shown)
 
     def _candidates(self, path: str) -> tuple[str, ...]:
-        own = f"{path}/{self.last}"
+        below = f"{path}/{self.last}"
         if not self.of_keras:
-            return (own,)
-        return own, f"/{path.replace('/', '_')}_average"
+            return (below,)
+        return below, f"/{path.replace('/', '_')}_average"
 
 
 Tree = TypeVar("Tree")
@@ -146,25 +146,25 @@ def read_jax_params(
     tree: Tree = shapes_of(like)
     parents = split_path(str(name))
     leaves = leaves_of(tree)
-    wanted = _wanted(leaves, parents)
-    if not wanted:
+    variables = _leaf_variables(leaves, parents)
+    if not variables:
         raise ValueError(
             "`like` must be a pytree with arrays or jax.ShapeDtypeStructs in "
             f"it, or a function that makes one. Received: {shown(tree)}. Pass "
             "the module or the parameters that `jax_params` was called with."
         )
     reader = load_checkpoint(ckpt_dir_or_file)
-    found = _Found(reader, "/".join(parents), reader.by_any_name())
-    names = {path: path for path in wanted}
+    stored_names = _StoredNames(reader, "/".join(parents), reader.by_any_name())
+    names = {path: path for path in variables}
     if averages:
-        names |= found.averages(wanted, averages)
-    found.check(wanted, names, partial)
+        names |= stored_names.averages(variables, averages)
+    stored_names.check(variables, names, partial)
     with reader.held_open():
-        values = _Values(reader, wanted, names)
+        values = _Values(reader, variables, names)
         return with_values(
             tree,
             [
-                values.of(leaf.path_below(parents), leaf)
+                values.value_of(leaf.path_below(parents), leaf)
                 if leaf.is_described
                 else leaf.value
                 for leaf in leaves
@@ -173,7 +173,7 @@ def read_jax_params(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Wanted:
+class _LeafVariable:
     """A variable that a leaf is read from, and the dtype of the resulting values."""
 
     leaf: Leaf
@@ -181,7 +181,7 @@ class _Wanted:
     dtype: np.dtype
 
     @classmethod
-    def of(cls, leaf: Leaf) -> "_Wanted":
+    def from_leaf(cls, leaf: Leaf) -> "_LeafVariable":
         """Returns the variable of a leaf; a PRNG key needs its data."""
         value = leaf.value
         if leaf.key_impl is not None:
@@ -192,8 +192,8 @@ class _Wanted:
         return cls(leaf, tuple(value.shape), dtype)
 
     @property
-    def place(self) -> str:
-        """The leaf's place in `like`."""
+    def location(self) -> str:
+        """The leaf's location in `like`."""
         return f"like{jax.tree_util.keystr(self.leaf.keys)}"
 
     @property
@@ -219,16 +219,16 @@ class _Wanted:
         )
 
 
-def _wanted(leaves: Iterable[Leaf], parents: Parts) -> dict[str, _Wanted]:
+def _leaf_variables(leaves: Iterable[Leaf], parents: Parts) -> dict[str, _LeafVariable]:
     return {
-        leaf.path_below(parents): _Wanted.of(leaf)
+        leaf.path_below(parents): _LeafVariable.from_leaf(leaf)
         for leaf in leaves
         if leaf.is_described and not leaf.is_again
     }
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _StoredNames:
     """The variables of a checkpoint, below the path `name` of `like`, by every name."""
 
     reader: CheckpointReader
@@ -236,26 +236,26 @@ class _Found:
     stored: Mapping[str, StoredVariable]
 
     def averages(
-        self, wanted: Mapping[str, _Wanted], kind: bool | str
+        self, variables: Mapping[str, _LeafVariable], kind: bool | str
     ) -> dict[str, str]:
         """Returns the names of the existing averages, by path."""
-        known = AverageNames.of(self.stored, kind)
-        found = known.of_paths(wanted)
-        if not found:
-            path = next(iter(wanted))
+        averages = AverageNames.from_names(self.stored, kind)
+        names = averages.of_paths(variables)
+        if not names:
+            path = next(iter(variables))
             raise ValueError(
                 "`averages` must be False for a checkpoint without moving "
                 f"averages. Received: {kind!r}, and the checkpoint "
                 f"{self.reader.path!r} has no average of {path!r} or of the "
-                f"other variables: no name is {known.examples(path)}. Leave "
+                f"other variables: no name is {averages.examples(path)}. Leave "
                 "`averages` out, or pass the `name` that "
                 "`ExponentialMovingAverage` was given."
             )
-        return found
+        return names
 
     def check(
         self,
-        wanted: Mapping[str, _Wanted],
+        variables: Mapping[str, _LeafVariable],
         names: Mapping[str, str],
         partial: bool,
     ) -> None:
@@ -272,14 +272,14 @@ class _Found:
             )
         problems = [
             problem
-            for path, one in wanted.items()
+            for path, one in variables.items()
             if (problem := self._problem(one, names[path], below)) is not None
         ]
         advice = "Make `like` with the settings of the training."
         if not partial:
-            others = list(self._others(wanted, below))
-            problems += (f"no leaf for the variable {o!r}" for o in others)
-            if others:
+            unused = list(self._unused(variables, below))
+            problems += (f"no leaf for the variable {o!r}" for o in unused)
+            if unused:
                 advice = (
                     f"{advice[:-1]}, or pass `partial=True` if it is only a "
                     "part of the trained parameters."
@@ -292,14 +292,16 @@ class _Found:
                 f"checkpoint {self.reader.path!r}:\n  {listed}\n{advice}"
             )
 
-    def _problem(self, one: _Wanted, name: str, below: Sequence[str]) -> str | None:
+    def _problem(
+        self, one: _LeafVariable, name: str, below: Sequence[str]
+    ) -> str | None:
         stored = self.stored.get(name)
         if stored is None:
             question = did_you_mean(name, below)
-            return f"{one.place}: no variable {name!r}.{question}"
+            return f"{one.location}: no variable {name!r}.{question}"
         if stored.shape != one.shape:
             text = (
-                f"{one.place} of shape {one.shape}: the variable {name!r} has "
+                f"{one.location} of shape {one.shape}: the variable {name!r} has "
                 f"shape {stored.shape}"
             )
             if one.leaf.key_impl is None:
@@ -307,11 +309,13 @@ class _Found:
             return f"{text}, the data of a key of another generator"
         return None
 
-    def _others(
-        self, wanted: Mapping[str, _Wanted], below: Iterable[str]
+    def _unused(
+        self, variables: Mapping[str, _LeafVariable], below: Iterable[str]
     ) -> Iterator[str]:
         """Yields the variables that no leaf is read from."""
-        read = {self.reader.listed_name(path) for path in wanted if path in self.stored}
+        read = {
+            self.reader.listed_name(path) for path in variables if path in self.stored
+        }
         for path in below:
             # A variable below another one is its average or optimizer state.
             parts = path.split("/")
@@ -319,7 +323,7 @@ class _Found:
             if (
                 self.reader.listed_name(path) not in read
                 and path != GLOBAL_STEP
-                and not any(parent in wanted for parent in parents)
+                and not any(parent in variables for parent in parents)
             ):
                 yield path
 
@@ -334,19 +338,19 @@ class _Values:
     def __init__(
         self,
         reader: CheckpointReader,
-        wanted: Mapping[str, _Wanted],
+        variables: Mapping[str, _LeafVariable],
         names: Mapping[str, str],
     ):
         self._reader = reader
-        self._wanted = wanted
+        self._variables = variables
         self._names = names
         self._read = reader.get_tensors(
-            {names[p] for p, one in wanted.items() if not one.is_sharded}
+            {names[p] for p, one in variables.items() if not one.is_sharded}
         )
 
-    def of(self, path: str, leaf: Leaf) -> Any:
+    def value_of(self, path: str, leaf: Leaf) -> Any:
         """Returns the value of a leaf, which may occur twice in the pytree."""
-        one = self._wanted[path]
+        one = self._variables[path]
         sharding = one.sharding
         if sharding is not None and one.is_sharded:
             part = functools.partial(self._part, path)
@@ -362,11 +366,11 @@ class _Values:
         return self._converted(path, value)
 
     def _converted(self, path: str, value: np.ndarray) -> np.ndarray:
-        one, name = self._wanted[path], self._names[path]
+        one, name = self._variables[path], self._names[path]
         result = converted(value, one.dtype, f"{name!r} in {self._reader.path!r}")
         if result is None:
             raise ValueError(
-                f"{one.place} must have a dtype that can hold the values of "
+                f"{one.location} must have a dtype that can hold the values of "
                 f"{name!r} in the checkpoint {self._reader.path!r}, which are "
                 f"{value.dtype}. Received: {shown(one.leaf.value)}. Give it "
                 "the dtype of the training."

@@ -141,10 +141,9 @@ def save_into(
         )
         # This order ensures that a `checkpoint` file never lists a deleted
         # checkpoint.
-        kept = best(model_dir)
-        after, dropped = retention.split(
-            _append(model_dir, before, new), kept and os.path.basename(kept)
-        )
+        best_prefix = best(model_dir)
+        best_name = best_prefix and os.path.basename(best_prefix)
+        after, dropped = retention.split(_append(model_dir, before, new), best_name)
         going = [os.path.join(model_dir, old) for old in dropped]
         with contextlib.ExitStack() as marked:
             for old in filter(None, map(SaveFiles.at, going)):

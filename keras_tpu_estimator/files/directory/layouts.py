@@ -146,7 +146,8 @@ def endings() -> tuple[str, ...]:
 
 def layout_at(prefix: str) -> Layout | None:
     """Returns the layout of the existing checkpoint at a prefix, or `None`."""
-    return next((each for each in LAYOUTS if paths.is_file(each.main(prefix))), None)
+    existing = (layout for layout in LAYOUTS if paths.is_file(layout.main(prefix)))
+    return next(existing, None)
 
 
 _TOKEN = "(?P<{}>[0-9a-f]{{8}})"
@@ -194,7 +195,7 @@ class SaveName:
     The kind is 'position', 'callbacks', 'unlisted', or a kind of a `Layout`. The token
     is `None` if the name has none.
 
-    >>> SaveName.of("model.ckpt-20.input.0f0f0f0f.zip")
+    >>> SaveName.parse("model.ckpt-20.input.0f0f0f0f.zip")
     SaveName(prefix='model.ckpt-20', kind='position', token='0f0f0f0f')
     """
 
@@ -203,7 +204,7 @@ class SaveName:
     token: str | None
 
     @classmethod
-    def of(cls, name: str) -> Self | None:
+    def parse(cls, name: str) -> Self | None:
         """Parses a name or path; returns `None` for any other file."""
         match = _pattern(tuple(LAYOUTS)).fullmatch(name)
         if match is None:

@@ -172,17 +172,17 @@ def newest(
     prefixes = listed(model_dir, state_name)
     if not prefixes:
         return None
-    found = next(filter(is_there, prefixes), None)
-    if found != prefixes[0]:
+    prefix = next(filter(is_there, prefixes), None)
+    if prefix != prefixes[0]:
         _logger.warning(
             "The latest checkpoint of %r, %r, is missing. %s",
             model_dir,
             prefixes[0],
-            f"Using {found!r} instead."
-            if found
+            f"Using {prefix!r} instead."
+            if prefix
             else "The other checkpoints in its 'checkpoint' file are also missing.",
         )
-    return found
+    return prefix
 
 
 def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
@@ -234,19 +234,19 @@ def resolve(checkpoint_path: PathLike) -> str:
     prefix = prefix_at(path)
     if exists(prefix):
         return prefix
-    found = latest(path) if paths.is_directory(path) else None
-    if found is None:
+    latest_prefix = latest(path) if paths.is_directory(path) else None
+    if latest_prefix is None:
         raise ValueError(
             f"{path!r} is not a valid checkpoint: {_what_is_wrong(path)} "
             f"{alternatives(path)}"
         )
-    return found
+    return latest_prefix
 
 
-def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
+def alternatives(path: str, file_endings: tuple[str, ...] = ()) -> str:
     """Returns a sentence for an error message: the checkpoints near a path.
 
-    `others` are the endings of files that are checkpoints of other programs.
+    `file_endings` are the endings of files that are checkpoints of other programs.
     """
     directory, name = os.path.split(path)
     if paths.is_directory(path):
@@ -254,14 +254,14 @@ def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
     directory = directory or os.curdir
     if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
-    there = {
+    existing = {
         # The checkpoint of another program is named by its file.
-        file if others and file.endswith(others) else prefix_of(file)
+        file if file_endings and file.endswith(file_endings) else prefix_of(file)
         for file in paths.names_in(directory)
-        if file.endswith((*layouts.endings(), *others))
+        if file.endswith((*layouts.endings(), *file_endings))
     }
     name = prefix_of(name)
-    near = difflib.get_close_matches(name, sorted(there - {name}), n=3, cutoff=0.0)
+    near = difflib.get_close_matches(name, sorted(existing - {name}), n=3, cutoff=0.0)
     if not near:
         return f"There is no other checkpoint in {directory!r}."
     return f"Checkpoints in {directory!r}: {', '.join(near)}."

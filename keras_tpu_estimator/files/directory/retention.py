@@ -212,10 +212,10 @@ def best(model_dir: PathLike) -> str | None:
     'model.ckpt-10'
     """
     model_dir = os.fsdecode(model_dir)
-    found = _load(model_dir)
-    if found is None:
+    record = _load(model_dir)
+    if record is None:
         return None
-    prefix = os.path.join(model_dir, found.checkpoint)
+    prefix = os.path.join(model_dir, record.checkpoint)
     return prefix if location.exists(prefix) else None
 
 
@@ -271,8 +271,8 @@ def _load(model_dir: str) -> _Best | None:
         parsing(path, "name the best checkpoint", advice),
         paths.opened(path) as file,
     ):
-        found = _Best(**json.load(file))
-        if os.path.basename(found.checkpoint) != found.checkpoint:
+        record = _Best(**json.load(file))
+        if os.path.basename(record.checkpoint) != record.checkpoint:
             raise ValueError("the checkpoint is in another directory")
-        return found
+        return record
     return None

@@ -151,7 +151,7 @@ class SaveFiles:
     @contextlib.contextmanager
     def replacing(self, layout: Layout) -> Iterator[None]:
         """Removes the previous checkpoint after the block wrote a new `layout`."""
-        before = stale_files.whole(self.prefix)
+        before = stale_files.checkpoint_files(self.prefix)
         yield
         now = {layout.main(self.prefix), *layout.members(self.prefix)}
         # The main file of another format is removed first, because readers may
@@ -191,7 +191,9 @@ class SaveFiles:
             except BaseException:
                 with contextlib.suppress(Exception):
                     if is_new:
-                        stale_files.remove_files(stale_files.whole(self.prefix))
+                        stale_files.remove_files(
+                            stale_files.checkpoint_files(self.prefix)
+                        )
                     else:
                         self.unmark()
                 raise
@@ -209,7 +211,7 @@ def remove(prefix: str) -> None:
     """Removes a checkpoint, whichever program wrote it."""
     with shared_files.left_if_in_use(prefix):
         # Main files are removed first, because they mark the others as complete.
-        stale_files.remove_files(stale_files.whole(prefix))
+        stale_files.remove_files(stale_files.checkpoint_files(prefix))
         tidy(prefix)
 
 
@@ -220,14 +222,14 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     """
     if not is_url(directory):
         commit.remove_abandoned(directory)
-    found: dict[str, list[tuple[str, SaveName]]] = {}
+    files_by_name: dict[str, list[tuple[str, SaveName]]] = {}
     for path, named in stale_files.files_in(directory):
         if but is None or (named.prefix, named.token) != (
             os.path.basename(but.prefix),
             but.token,
         ):
-            found.setdefault(named.prefix, []).append((path, named))
-    for name, files in found.items():
+            files_by_name.setdefault(named.prefix, []).append((path, named))
+    for name, files in files_by_name.items():
         prefix = os.path.join(directory, name)
         mark = stale_files.mark_of(prefix, files)
         if mark is not None and _is_listed(prefix):

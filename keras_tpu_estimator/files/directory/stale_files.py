@@ -60,16 +60,16 @@ Named = Iterable[tuple[str, SaveName]]
 
 def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
     """Removes the stale files among those at a prefix, and those of a `failed` save."""
-    there = ExistingCheckpoint.at(prefix)
-    if there.layout is not None:
+    existing = ExistingCheckpoint.at(prefix)
+    if existing.layout is not None:
         # Other main files belong to an unfinished save in another format.
-        others = layouts.LAYOUTS[layouts.LAYOUTS.index(there.layout) + 1 :]
-        remove_files(each.main(prefix) for each in others if each.token_at(prefix))
-    if there.token == failed:
+        later = layouts.LAYOUTS[layouts.LAYOUTS.index(existing.layout) + 1 :]
+        remove_files(layout.main(prefix) for layout in later if layout.token_at(prefix))
+    if existing.token == failed:
         # The save failed after it was complete.
         failed = None
     for path, named in files:
-        may_belong = there.may_have(path, named)
+        may_belong = existing.may_have(path, named)
         if may_belong and failed is None:
             continue
         if failed is not None and named.token == failed:
@@ -118,12 +118,15 @@ def _is_ours(token: str | None, named: SaveName) -> bool:
     return token == named.token
 
 
-def whole(prefix: str) -> list[str]:
+def checkpoint_files(prefix: str) -> list[str]:
     """Returns the existing files that make up a checkpoint, in any format."""
     # Readers prefer the first format, so its main file is removed last.
-    there = [each for each in layouts.LAYOUTS[::-1] if paths.is_file(each.main(prefix))]
-    members = (path for each in there for path in each.members(prefix))
-    return [*(each.main(prefix) for each in there), *filter(paths.is_file, members)]
+    existing = [
+        layout for layout in layouts.LAYOUTS[::-1] if paths.is_file(layout.main(prefix))
+    ]
+    main_files = [layout.main(prefix) for layout in existing]
+    members = (path for layout in existing for path in layout.members(prefix))
+    return [*main_files, *filter(paths.is_file, members)]
 
 
 def listed(prefix: str) -> list[tuple[str, SaveName]]:
@@ -138,7 +141,7 @@ def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
     """Yields the files of a directory that have names of saves."""
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(paths.names_in(directory or os.curdir)):
-            named = SaveName.of(name)
+            named = SaveName.parse(name)
             if named is not None:
                 yield os.path.join(directory, name), named
 

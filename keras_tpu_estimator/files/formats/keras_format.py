@@ -50,10 +50,10 @@ class KerasReader(CheckpointReader):
 
     def __init__(self, path: str):
         with _opened(path) as file:
-            found, layer_names = _survey(file)
+            datasets, layer_names = _survey(file)
             stored = {
                 key: StoredVariable(dataset.shape, _dtype_of(key, dataset))
-                for key, dataset in found.items()
+                for key, dataset in datasets.items()
             }
         names = variable_names(
             {key: one.shape for key, one in stored.items()}, layer_names
@@ -87,7 +87,7 @@ def _survey(
     file: h5py.File,
 ) -> tuple[dict[str, h5py.Dataset], dict[str, str]]:
     """Returns the datasets of a file, and the names of its layers."""
-    found: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
     layer_names: dict[str, str] = {}
 
     def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -95,13 +95,13 @@ def _survey(
         if isinstance(item, h5py.Dataset):
             if _VARS not in path[-2:-1]:
                 raise ValueError(f"{key!r} is not in a group {_VARS!r}")
-            found[key] = item
+            datasets[key] = item
         elif path[-1] == _VARS and isinstance(item.attrs.get("name"), str):
             layer_names["/".join(path[:-1])] = item.attrs["name"]
 
     # This does not follow links, which may lead to other files.
     file.visititems(collect)
-    return found, layer_names
+    return datasets, layer_names
 
 
 def _read_one(name: str, dataset: h5py.Dataset) -> np.ndarray:
@@ -214,14 +214,14 @@ def variable_names(
     """
     names = {key: path for key in shapes if (path := _path_of(key))}
     keys_of: dict[str, list[str]] = collections.defaultdict(list)
-    for key in sorted(shapes.keys() - names, key=_place):
+    for key in sorted(shapes.keys() - names, key=_group_and_number):
         keys_of[_group(key)].append(key)
     for group, keys in keys_of.items():
         path = layer_path(group, layer_names)
         classes = [_class_of(group), _class_of(path)]
-        own = _own_names(classes, [shapes[key] for key in keys])
+        class_names = _own_names(classes, [shapes[key] for key in keys])
         for number, key in enumerate(keys):
-            name = own[number] if own else key.rsplit("/", 1)[-1]
+            name = class_names[number] if class_names else key.rsplit("/", 1)[-1]
             names[key] = f"{path}/{name}" if path else name
     count = collections.Counter(names.values())
     return {key: n if count[n] == 1 else key for key, n in names.items()}
@@ -261,7 +261,7 @@ def _group(key: str) -> str:
     return key.rpartition(f"{_VARS}/")[0].removesuffix("/")
 
 
-def _place(key: str) -> tuple[str, int, str]:
+def _group_and_number(key: str) -> tuple[str, int, str]:
     number = key.rsplit("/", 1)[-1]
     return _group(key), int(number) if number.isdecimal() else -1, number
 
@@ -274,9 +274,9 @@ def _class_of(path: str) -> str:
 def _own_names(
     classes: Sequence[str], shapes: Sequence[Sequence[int]]
 ) -> tuple[str, ...] | None:
-    known = [one for one in classes if one in _OF_CLASS]
-    if known:
-        candidates = _OF_CLASS[known[0]]
+    listed = [one for one in classes if one in _OF_CLASS]
+    if listed:
+        candidates = _OF_CLASS[listed[0]]
         return next((c for c in candidates if len(c) == len(shapes)), None)
     return _guess(shapes)
 

@@ -96,17 +96,17 @@ def latest_intact(
     if not location.exists(newest):
         # A training has saved newer ones and removed it.
         return latest_intact(model_dir, is_intact)
-    others = filter(location.exists, location.listed(model_dir))
-    found = next(filter(is_intact, others), None)
-    if found is None:
+    existing = filter(location.exists, location.listed(model_dir))
+    intact = next(filter(is_intact, existing), None)
+    if intact is None:
         raise ValueError(
             f"All checkpoints of {model_dir!r} are truncated or corrupt. The "
             f"latest is {location.main_file(newest)!r}. Copy them again if "
             "they are copies. Otherwise delete them, with the 'checkpoint' "
             "file, to train from the beginning."
         )
-    _warn(newest, found)
-    return found
+    _warn(newest, intact)
+    return intact
 
 
 def checkpoints_iterator(
@@ -170,16 +170,16 @@ def _wait_for_new(
     timeout: float | None,
 ) -> str | None:
     """Waits for a checkpoint other than the last one, or for the timeout."""
-    left = float("inf") if timeout is None else timeout
-    deadline = time.monotonic() + left
+    remaining_secs = float("inf") if timeout is None else timeout
+    deadline = time.monotonic() + remaining_secs
     while True:
-        found = latest_checkpoint(checkpoint_dir)
-        if found is not None and found != last:
-            return found
-        left = deadline - time.monotonic()
-        if left <= 0:
+        latest = latest_checkpoint(checkpoint_dir)
+        if latest is not None and latest != last:
+            return latest
+        remaining_secs = deadline - time.monotonic()
+        if remaining_secs <= 0:
             return None
-        time.sleep(min(_SECONDS_BETWEEN_LOOKS, left))
+        time.sleep(min(_SECONDS_BETWEEN_LOOKS, remaining_secs))
 
 
 @functools.lru_cache

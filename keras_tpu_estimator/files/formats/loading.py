@@ -71,15 +71,15 @@ def load_checkpoint(
     if isinstance(ckpt_dir_or_file, Mapping):
         return ArraysReader(ckpt_dir_or_file)
     path = os.fsdecode(ckpt_dir_or_file)
-    found = _found(path)
-    if found is not None:
-        prefix = location.prefix_at(found)
+    existing = _path_to_read(path)
+    if existing is not None:
+        prefix = location.prefix_at(existing)
         written = registry.format_at(prefix)
         if written is not None:
             return written.read(prefix)
         for exists, opened_by in _OTHERS:
-            if exists(found):
-                return opened_by(found)
+            if exists(existing):
+                return opened_by(existing)
     raise ValueError(f"{path!r} is not a checkpoint: {_what_is_wrong(path)}")
 
 
@@ -195,7 +195,7 @@ def read(
     return reader.get_tensors(everything if names is None else names)
 
 
-def _found(path: str) -> str | None:
+def _path_to_read(path: str) -> str | None:
     """Returns the path to read, which may be in the given directory."""
     if not paths.is_directory(path) or location.exists(path):
         return path

@@ -47,15 +47,15 @@ class VariableNotFoundError(KeyError):
 
 def explain_missing(
     missing: list[str],
-    there: list[str],
+    existing: list[str],
     checkpoint_path: PathLike,
 ) -> str:
     """Returns an error message about missing variables."""
-    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
+    near = difflib.get_close_matches(missing[0], existing, n=5, cutoff=0.5)
     hint = "Similar to the first" if near else "Its variables include"
     return (
         f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
-        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
+        f"{_listed(missing)}. {hint}: {_listed(near or existing)}."
     )
 
 
@@ -142,8 +142,8 @@ class CheckpointReader(abc.ABC):
 
     @functools.cached_property
     def _listed(self) -> dict[str, StoredVariable]:
-        given = self._given
-        return dict(sorted((given() if callable(given) else given).items()))
+        listed = self._given
+        return dict(sorted((listed() if callable(listed) else listed).items()))
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
@@ -273,7 +273,7 @@ class CheckpointReader(abc.ABC):
             another
             variable's alias.
         """
-        return {name: self._listed[own] for name, own in self._names.items()}
+        return {name: self._listed[key] for name, key in self._names.items()}
 
     def listed_name(self, name: str) -> str:
         """Returns the name under which a variable is listed.
@@ -349,7 +349,7 @@ def _array(name: str, value: Any) -> jax.Array | np.ndarray:
     """Returns a NumPy array, or a JAX array, which is not fetched yet."""
     array = value if isinstance(value, jax.Array) else np.asarray(value)
     kind, is_builtin = (
-        getattr(array.dtype, each, None) for each in ("kind", "isbuiltin")
+        getattr(array.dtype, attribute, None) for attribute in ("kind", "isbuiltin")
     )
     if kind is None or (kind not in "biufc" and is_builtin != _REGISTERED):
         raise ValueError(
@@ -402,8 +402,8 @@ def are_intact(contents: Iterable[FileContent], host: int = 0, hosts: int = 1) -
     """
     try:
         # No file is read if one is missing.
-        found = [(each.identity, each) for each in contents]
-        return all(_is_right(*each) for each in found[host::hosts])
+        identified = [(content.identity, content) for content in contents]
+        return all(_is_right(key, content) for key, content in identified[host::hosts])
     except FileNotFoundError:
         return False
 
@@ -413,17 +413,17 @@ def trust(contents: Iterable[FileContent]) -> None:
 
     A file that another machine sees only later is still read to be checked.
     """
-    for each in contents:
+    for content in contents:
         with contextlib.suppress(FileNotFoundError):
-            _remember(each.identity, True)
+            _remember(content.identity, True)
 
 
 def _is_right(identity: tuple[object, ...], content: FileContent) -> bool:
-    known = _KNOWN.get(identity)
-    if known is None:
-        known = content.is_right()
-        _remember(identity, known)
-    return known
+    is_right = _KNOWN.get(identity)
+    if is_right is None:
+        is_right = content.is_right()
+        _remember(identity, is_right)
+    return is_right
 
 
 def _remember(identity: tuple[object, ...], is_right: bool) -> None:

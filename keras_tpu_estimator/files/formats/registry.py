@@ -57,7 +57,7 @@ def register_format(name: str, new: CheckpointFormat) -> None:
             f"`kte.checkpoints.Layout`. Received: {shown(new)}. Pass an object, "
             "not a class."
         )
-    endings = {each.layout.ending for each in _FORMATS.values()}
+    endings = {registered.layout.ending for registered in _FORMATS.values()}
     in_use = {name, new.layout.ending} & {*_FORMATS, *endings}
     if in_use:
         raise ValueError(
@@ -83,7 +83,8 @@ def names() -> tuple[str, ...]:
 def format_at(prefix: str) -> CheckpointFormat | None:
     """Returns the format of the existing checkpoint at a prefix, or `None`."""
     layout = layouts.layout_at(prefix)
-    return next((each for each in _FORMATS.values() if each.layout is layout), None)
+    matches = (new for new in _FORMATS.values() if new.layout is layout)
+    return next(matches, None)
 
 
 def write(

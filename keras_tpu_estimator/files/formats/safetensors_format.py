@@ -74,13 +74,13 @@ class SafetensorsReader(CheckpointReader):
         super().__init__(path, {name: listed[name] for name in self._files})
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        found = {}
+        arrays = {}
         for path in {self._files[name] for name in names}:
             with _opened(path) as (_, stored):
                 for name in names:
                     if self._files[name] == path:
-                        found[name] = np.array(stored(name))
-        return found
+                        arrays[name] = np.array(stored(name))
+        return arrays
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
         with _opened(self._files[name]) as (_, stored):
@@ -97,10 +97,10 @@ def _weight_map(path: str) -> dict[str, str]:
         parsing(path, content, "Copy it again if it is a copy."),
         paths.opened(path) as file,
     ):
-        found = {**json.load(file)[_WEIGHT_MAP]}
-        _check_beside(found.values())
+        names = {**json.load(file)[_WEIGHT_MAP]}
+        _check_beside(names.values())
     directory = os.path.dirname(path)
-    return {name: os.path.join(directory, file) for name, file in found.items()}
+    return {name: os.path.join(directory, file) for name, file in names.items()}
 
 
 def _check_beside(files: Iterable[str]) -> None:
@@ -112,11 +112,11 @@ def _check_beside(files: Iterable[str]) -> None:
 def _described(path: str) -> dict[str, StoredVariable]:
     with _opened(path) as (file, _):
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        found = {
+        described = {
             name: (tuple(one.get_shape()), one.get_dtype())
             for name, one in slices.items()
         }
-    for name, (_, dtype) in found.items():
+    for name, (_, dtype) in described.items():
         if dtype not in _DTYPES:
             raise ValueError(
                 f"The array {name!r} of {path!r} must have one of the dtypes "
@@ -124,7 +124,7 @@ def _described(path: str) -> dict[str, StoredVariable]:
             )
     return {
         name: StoredVariable(shape, _DTYPES[dtype])
-        for name, (shape, dtype) in found.items()
+        for name, (shape, dtype) in described.items()
     }
 
 
@@ -164,9 +164,9 @@ def _mapped(path: str) -> _Stored:
     header = json.loads(content[_HEADER_SIZE:start].tobytes())
 
     def stored(name: str) -> np.ndarray:
-        found = header[name]
-        first, last = (start + offset for offset in found["data_offsets"])
-        array = content[first:last].view(_DTYPES[found["dtype"]])
-        return array.reshape(found["shape"])
+        entry = header[name]
+        first, last = (start + offset for offset in entry["data_offsets"])
+        array = content[first:last].view(_DTYPES[entry["dtype"]])
+        return array.reshape(entry["shape"])
 
     return stored

@@ -65,8 +65,8 @@ def suffixes(prefix: str) -> list[str]:
 
 def _numbers(prefix: str) -> list[str]:
     """Returns the endings of numbered files, such as '-00000-of-00002'."""
-    found = paths.matching(glob.escape(prefix) + _NUMBER)
-    return [path[-len(_NUMBER) :] for path in found]
+    numbered = paths.matching(glob.escape(prefix) + _NUMBER)
+    return [path[-len(_NUMBER) :] for path in numbered]
 
 
 class TensorFlowReader(CheckpointReader):
@@ -299,13 +299,13 @@ def _write(
         }
         saves = []
         for number, part in enumerate(parts):
-            own = names[number::count]
+            part_names = names[number::count]
             saves.append(
                 tf.raw_ops.SaveV2(
                     prefix=part,
-                    tensor_names=own,
-                    shape_and_slices=[""] * len(own),
-                    tensors=[fed[n] for n in own],
+                    tensor_names=part_names,
+                    shape_and_slices=[""] * len(part_names),
+                    tensors=[fed[n] for n in part_names],
                 )
             )
         with tf.control_dependencies(saves):
@@ -338,11 +338,13 @@ _Kinds = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Returns the content of a `.meta` file, for `tf.train.import_meta_graph`."""
     # The content is the same for each checkpoint of a run.
-    return _made(tuple((name, each.dtype, each.shape) for name, each in arrays.items()))
+    return _serialized(
+        tuple((name, array.dtype, array.shape) for name, array in arrays.items())
+    )
 
 
 @functools.lru_cache(maxsize=4)
-def _made(kinds: _Kinds) -> bytes:
+def _serialized(kinds: _Kinds) -> bytes:
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -358,5 +360,5 @@ def _made(kinds: _Kinds) -> bytes:
             for name, dtype, shape in kinds
         }
         saver = v1.train.Saver(variables, allow_empty=True)
-        made: bytes = saver.export_meta_graph().SerializeToString()
-    return made
+        serialized_graph: bytes = saver.export_meta_graph().SerializeToString()
+    return serialized_graph

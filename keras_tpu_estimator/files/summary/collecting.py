@@ -108,21 +108,21 @@ def write(
 
     `step` is the default step. The default writer omits the tags in `without`.
     """
-    wanted = [
-        each
-        for each in collected
-        if each.events is not None or each.summary.tag not in without
+    selected = [
+        item
+        for item in collected
+        if item.events is not None or item.summary.tag not in without
     ]
-    if not wanted:
+    if not selected:
         return
-    for each in jax.device_get(_reduced(wanted)):
-        its_step = step if each.step is None else int(each.step)
-        if each.events is None:
-            writer.write_summary(its_step, each.summary, each.tensors)
+    for item in jax.device_get(_reduced(selected)):
+        its_step = step if item.step is None else int(item.step)
+        if item.events is None:
+            writer.write_summary(its_step, item.summary, item.tensors)
         else:
-            each.events.write(each.summary.serialized(each.tensors), its_step)
+            item.events.write(item.summary.serialized(item.tensors), its_step)
 
 
 @jax.jit
 def _reduced(collected: list[Collected]) -> list[Collected]:
-    return [each.reduced() for each in collected]
+    return [item.reduced() for item in collected]

@@ -41,12 +41,12 @@ def varint(number: int) -> bytes:
     >>> varint(300)
     b'\\xac\\x02'
     """
-    rest = number & _SIXTY_FOUR_BITS
+    remainder = number & _SIXTY_FOUR_BITS
     groups = []
-    while rest > 0x7F:
-        groups.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    groups.append(rest)
+    while remainder > 0x7F:
+        groups.append(remainder & 0x7F | 0x80)
+        remainder >>= 7
+    groups.append(remainder)
     return bytes(groups)
 
 
@@ -158,12 +158,12 @@ def read_scalars(
     Each file is read up to its first corrupt event, for which a warning is logged. If
     several files have the same tag at the same step, the last one counts.
     """
-    found: dict[int, dict[str, float]] = {}
+    scalars_by_step: dict[int, dict[str, float]] = {}
     for path in files:
         name = os.fsdecode(path)
         for step, scalars in _scalars(name, paths.version(name)):
-            found.setdefault(step, {}).update(scalars)
-    return dict(sorted(found.items()))
+            scalars_by_step.setdefault(step, {}).update(scalars)
+    return dict(sorted(scalars_by_step.items()))
 
 
 # Event files change rarely, and are read often.

@@ -60,8 +60,8 @@ def count_values(values: Any, buckets: int) -> Buckets:
     if not values.size:
         return Buckets(0.0, 0.0, np.zeros(buckets, np.int64))
     low, high = values.min(), values.max()
-    places = _places(values, low, high, buckets, np)
-    return Buckets(low, high, np.bincount(places, minlength=buckets))
+    numbers = _bucket_numbers(values, low, high, buckets, np)
+    return Buckets(low, high, np.bincount(numbers, minlength=buckets))
 
 
 def _count_on_devices(values: jax.Array, buckets: int) -> Buckets:
@@ -70,19 +70,19 @@ def _count_on_devices(values: jax.Array, buckets: int) -> Buckets:
     high = jnp.max(values, initial=-jnp.inf, where=finite)
     is_empty = low > high
     low, high = jnp.where(is_empty, 0, low), jnp.where(is_empty, 0, high)
-    places = _places(jnp.where(finite, values, low), low, high, buckets, jnp)
+    numbers = _bucket_numbers(jnp.where(finite, values, low), low, high, buckets, jnp)
     # Values past the end are dropped.
-    places = jnp.where(finite, places, buckets)
-    return Buckets(low, high, jnp.bincount(places, length=buckets))
+    numbers = jnp.where(finite, numbers, buckets)
+    return Buckets(low, high, jnp.bincount(numbers, length=buckets))
 
 
-def _places(values: Any, low: Any, high: Any, buckets: int, xp: Any) -> Any:
+def _bucket_numbers(values: Any, low: Any, high: Any, buckets: int, xp: Any) -> Any:
     """Returns the number of each value's bucket."""
     width = high - low
     is_one = width == 0
     share = (values - low) / xp.where(is_one, 1, width)
-    place = xp.where(is_one, buckets, xp.floor(share * buckets))
-    return xp.clip(place, 0, buckets - 1).astype(xp.int32)
+    number = xp.where(is_one, buckets, xp.floor(share * buckets))
+    return xp.clip(number, 0, buckets - 1).astype(xp.int32)
 
 
 _FLOAT = struct.Struct("<f")
@@ -311,7 +311,7 @@ class Text(Summary):
     shape: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, name: str, data: Any, description: str | None) -> "Text":
+    def from_data(cls, name: str, data: Any, description: str | None) -> "Text":
         """Returns a summary of a string, of bytes, or of an array of these."""
         try:
             array = np.asarray(data, object)
@@ -322,13 +322,13 @@ class Text(Summary):
                 f"{shown(data)}. To record a text about its values, use "
                 "`host_call`."
             ) from None
-        if not all(isinstance(each, str | bytes) for each in array.flat):
+        if not all(isinstance(text, str | bytes) for text in array.flat):
             raise ValueError(
                 f"The text {name!r} must be a string or an array of strings. "
                 f"Received: {shown(data)}. Format it first."
             )
         strings = tuple(
-            each.encode() if isinstance(each, str) else each for each in array.flat
+            text.encode() if isinstance(text, str) else text for text in array.flat
         )
         return cls(
             tag=name,

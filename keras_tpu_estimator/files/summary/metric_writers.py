@@ -47,9 +47,9 @@ class Mlflow(MetricWriter):
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Logs images, for which MLflow needs Pillow."""
-        for name, each in images.items():
-            for number, image in enumerate(each):
-                key = f"{name}/{number}" if len(each) > 1 else name
+        for name, batch in images.items():
+            for number, image in enumerate(batch):
+                key = f"{name}/{number}" if len(batch) > 1 else name
                 # MLflow's grey images have no axis of channels.
                 image = image[..., 0] if image.shape[-1] == 1 else image
                 _mlflow().log_image(image, key=key, step=step)
@@ -58,8 +58,8 @@ class Mlflow(MetricWriter):
 def warn_of_autolog() -> None:
     """Warns if MLflow's autologging is on, because it ignores estimators."""
     utils = sys.modules.get("mlflow.utils.autologging_utils")
-    found = getattr(utils, "AUTOLOGGING_INTEGRATIONS", {}).get("keras")
-    if found is not None and not found.get("disable"):
+    autologging = getattr(utils, "AUTOLOGGING_INTEGRATIONS", {}).get("keras")
+    if autologging is not None and not autologging.get("disable"):
         _logger.warning(
             "MLflow's autologging does not log estimators: it supports only "
             "`fit` of Keras models. Choose "
@@ -118,7 +118,7 @@ class Wandb(MetricWriter):
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Logs images."""
         of = _wandb().Image
-        self._log(step, {n: [of(i) for i in each] for n, each in images.items()})
+        self._log(step, {n: [of(i) for i in batch] for n, batch in images.items()})
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Logs texts as HTML."""
@@ -132,7 +132,7 @@ class Wandb(MetricWriter):
         of = _wandb().Histogram
         self._log(
             step,
-            {name: of(np_histogram=each) for name, each in counts.items()},
+            {name: of(np_histogram=histogram) for name, histogram in counts.items()},
         )
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -218,9 +218,9 @@ class TensorBoard(MetricWriter):
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Writes images."""
-        for tag, each in images.items():
-            summary = kinds.Image(tag=tag, max_outputs=len(each))
-            self.write_summary(step, summary, each)
+        for tag, batch in images.items():
+            summary = kinds.Image(tag=tag, max_outputs=len(batch))
+            self.write_summary(step, summary, batch)
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Writes texts."""
@@ -309,18 +309,18 @@ _BY_NAME: dict[str, MetricWriter] = {
 }
 
 
-def opened(chosen: Iterable[object], directory: str, prefix: str) -> SeveralWriters:
+def opened(writers: Iterable[object], directory: str, prefix: str) -> SeveralWriters:
     """Returns the chosen writers as one, for the arguments of `MetricWriter.at`."""
-    return SeveralWriters([_writer(each).at(directory, prefix) for each in chosen])
+    return SeveralWriters([_writer(writer).at(directory, prefix) for writer in writers])
 
 
-def warn_if_autologging(chosen: Iterable[object]) -> None:
+def warn_if_autologging(writers: Iterable[object]) -> None:
     """Warns of MLflow's autologging if no MLflow writer is chosen."""
-    if not any(isinstance(_writer(each), Mlflow) for each in chosen):
+    if not any(isinstance(_writer(writer), Mlflow) for writer in writers):
         warn_of_autolog()
 
 
-def _writer(chosen: object) -> MetricWriter:
-    if isinstance(chosen, str):
-        return _BY_NAME[chosen]
-    return chosen if isinstance(chosen, MetricWriter) else Foreign(chosen)
+def _writer(writer: object) -> MetricWriter:
+    if isinstance(writer, str):
+        return _BY_NAME[writer]
+    return writer if isinstance(writer, MetricWriter) else Foreign(writer)

@@ -379,7 +379,7 @@ def text(
 
     Reference: `tf.summary.text`.
     """
-    return record(Text.of(name, data, description), data, step)
+    return record(Text.from_data(name, data, description), data, step)
 
 
 def audio(

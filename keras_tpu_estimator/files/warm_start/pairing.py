@@ -51,10 +51,10 @@ def converted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray | Non
 
 def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
     """Returns whether a dtype's kind can hold numbers of another dtype."""
-    kind, others = kind_of(dtype), kind_of(other)
-    if kind is None or others is None:
+    kind, other_kind = kind_of(dtype), kind_of(other)
+    if kind is None or other_kind is None:
         return False
-    return _KINDS.index(others) <= _KINDS.index(kind)
+    return _KINDS.index(other_kind) <= _KINDS.index(kind)
 
 
 class Described(Protocol):

@@ -93,7 +93,7 @@ class VocabInfo:
             )
 
     @classmethod
-    def of(cls, info: Any) -> Any:
+    def from_tensorflow(cls, info: Any) -> Any:
         """Converts a `VocabInfo` of `tf.train`; other values stay the same."""
         fields: dict[str, Any] = getattr(info, "_asdict", dict)()
         if fields.keys() != {field.name for field in dataclasses.fields(cls)}:
@@ -302,15 +302,16 @@ class WarmStartSettings:
             ValueError: `var_name_to_vocab_info` or `var_name_to_prev_var_name`
                 names a variable that is not selected.
         """
-        wanted = self.vars_to_warm_start
-        if wanted is None or isinstance(wanted, str):
+        selection = self.vars_to_warm_start
+        if selection is None or isinstance(selection, str):
             paths = [
                 path
                 for path, variable in variables.items()
-                if getattr(variable, "trainable", True) and _matches(path, wanted or "")
+                if getattr(variable, "trainable", True)
+                and _matches(path, selection or "")
             ]
         else:
-            paths = [path for path in variables if _is_among(path, wanted)]
+            paths = [path for path in variables if _is_among(path, selection)]
         for field in ("var_name_to_prev_var_name", "var_name_to_vocab_info"):
             unknown = sorted(getattr(self, field).keys() - set(paths))
             if unknown:
@@ -319,7 +320,7 @@ class WarmStartSettings:
                     f"selects. Received others: {unknown}. It selects "
                     f"{paths}. Correct the names, or select them."
                 )
-        if wanted:
+        if selection:
             return paths
         return [p for p in paths if p in (self.var_name_to_vocab_info or {})]
 
@@ -336,24 +337,24 @@ def _check_arrays(values: Mapping[Any, Any]) -> None:
             )
 
 
-def _check_selection(wanted: object) -> None:
-    if wanted is None:
+def _check_selection(selection: object) -> None:
+    if selection is None:
         return
-    if isinstance(wanted, str):
-        patterns = [wanted]
-    elif isinstance(wanted, list | tuple):
-        patterns = [one for one in wanted if isinstance(one, str)]
-        are_variables = all(map(_path_of, wanted))
-        if len(patterns) != len(wanted) and not are_variables:
+    if isinstance(selection, str):
+        patterns = [selection]
+    elif isinstance(selection, list | tuple):
+        patterns = [one for one in selection if isinstance(one, str)]
+        are_variables = all(map(_path_of, selection))
+        if len(patterns) != len(selection) and not are_variables:
             raise ValueError(
                 "`vars_to_warm_start` must be a list of only strings, or of "
-                f"only variables. Received: {wanted!r}. Pass the variables' "
+                f"only variables. Received: {selection!r}. Pass the variables' "
                 "paths, all as strings."
             )
     else:
         raise ValueError(
             "`vars_to_warm_start` must be a string, a list or None. Received: "
-            f"{wanted!r} of type {type(wanted).__name__}. Pass a regular "
+            f"{selection!r} of type {type(selection).__name__}. Pass a regular "
             "expression such as '.*'."
         )
     for pattern in patterns:
@@ -367,31 +368,31 @@ def _check_selection(wanted: object) -> None:
             ) from error
 
 
-def _by_path(field: str, given: object, kind: type) -> dict[str, Any]:
-    if given is None:
+def _by_path(field: str, value: object, kind: type) -> dict[str, Any]:
+    if value is None:
         return {}
-    wanted = {}
-    if isinstance(given, Mapping):
-        wanted = {path: VocabInfo.of(one) for path, one in given.items()}
-    if not isinstance(given, Mapping) or not all(
+    by_path = {}
+    if isinstance(value, Mapping):
+        by_path = {path: VocabInfo.from_tensorflow(one) for path, one in value.items()}
+    if not isinstance(value, Mapping) or not all(
         isinstance(path, str) and isinstance(value, kind)
-        for path, value in wanted.items()
+        for path, value in by_path.items()
     ):
         raise TypeError(
             f"`{field}` must be a dict from paths of variables to "
-            f"{kind.__name__}. Received: {given!r}."
+            f"{kind.__name__}. Received: {value!r}."
         )
-    return {_named(path): _named(one) for path, one in wanted.items()}
+    return {_named(path): _named(one) for path, one in by_path.items()}
 
 
 def _named(name: Any) -> Any:
     return name.removesuffix(_TENSOR) if isinstance(name, str) else name
 
 
-def _is_among(path: str, wanted: Sequence[object]) -> bool:
+def _is_among(path: str, selection: Sequence[object]) -> bool:
     return any(
         _matches(path, one) if isinstance(one, str) else path == _path_of(one)
-        for one in wanted
+        for one in selection
     )
 
 

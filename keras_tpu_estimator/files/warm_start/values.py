@@ -53,15 +53,15 @@ def compare(
     previous = settings.var_name_to_prev_var_name or {}
     names = {path: previous.get(path, path) for path in selected}
     pairs = pairings(names, variables, reader.by_any_name())
-    found = [pair for pair in pairs if pair.stored_shape is not None]
+    stored = [pair for pair in pairs if pair.stored_shape is not None]
     remapped = settings.var_name_to_vocab_info or {}
-    matched = [pair for pair in found if pair.fits or pair.path in remapped]
-    used = {reader.listed_name(pair.name) for pair in found}
+    matched = [pair for pair in stored if pair.fits or pair.path in remapped]
+    used = {reader.listed_name(pair.name) for pair in stored}
     return WarmStartReport(
         checkpoint=reader.path,
         matched=tuple(matched),
         missing=tuple(pair for pair in pairs if pair.stored_shape is None),
-        mismatched=tuple(pair for pair in found if pair not in matched),
+        mismatched=tuple(pair for pair in stored if pair not in matched),
         unselected=tuple(path for path in variables if path not in names),
         unused=tuple(
             name for name in reader.get_variable_to_shape_map() if name not in used

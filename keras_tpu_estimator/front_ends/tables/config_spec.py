@@ -125,8 +125,8 @@ class EmbeddingConfigSpec(NamedTupleLike):
 
     def optimizer_of(self, table: str) -> OptimizationParameters:
         """Returns the optimization parameters of a table."""
-        own = self.tables[table].optimization_parameters
-        return own or self.optimization_parameters  # type: ignore[return-value]
+        of_table = self.tables[table].optimization_parameters
+        return of_table or self.optimization_parameters  # type: ignore[return-value]
 
     def slots_of(self, table: str) -> dict[str, str]:
         """Returns the paths of a table's optimizer state by slot name."""
@@ -199,10 +199,10 @@ def _is_name(table: object) -> bool:
 
 
 def check_usable(
-    spec: object, why_none: str | None, config: Any, **others: Any
+    spec: object, why_none: str | None, config: Any, **settings: Any
 ) -> None:
     """Checks that an estimator supports embedding tables: `why_none` is the reason why
-    `model_fn` does not, or `None`, and `others` are arguments that must be `None`.
+    `model_fn` does not, or `None`, and `settings` are arguments that must be `None`.
     """
     if spec is None:
         return
@@ -218,7 +218,7 @@ def check_usable(
     unfit = {
         "TPUConfig.input_partition_dims": partition_dims is not None,
         "RunConfig.export_backend": config.export_backend != "jax",
-        **{name: value is not None for name, value in others.items()},
+        **{name: value is not None for name, value in settings.items()},
     }
     received = [name for name, is_set in unfit.items() if is_set]
     if received:

@@ -78,12 +78,12 @@ class IdFeature:
                 "sparse or ragged ids in input_fn, and turn strings into "
                 "numbers."
             )
-        for each in weights:
-            if each.shape != ids.shape:
+        for weight in weights:
+            if weight.shape != ids.shape:
                 raise ValueError(
                     f"The weights {self.config.weight_key!r} must have the "
                     f"shape of the ids {self.name!r}, {tuple(ids.shape)}. "
-                    f"Received: {tuple(each.shape)}. Pad both to the same "
+                    f"Received: {tuple(weight.shape)}. Pad both to the same "
                     "shape."
                 )
         several = len(ids.shape) == 2 and ids.shape[1] != 1
@@ -117,8 +117,8 @@ class IdFeature:
         if not self.is_sequence:
             return {}
         ids = self._ids(features)
-        places = jnp.arange(1, ids.shape[1] + 1, dtype="int32")
-        last = jnp.max(jnp.where(ids == _NONE, 0, places), axis=1, initial=0)
+        positions = jnp.arange(1, ids.shape[1] + 1, dtype="int32")
+        last = jnp.max(jnp.where(ids == _NONE, 0, positions), axis=1, initial=0)
         longest = self.config.max_sequence_length
         return {self.name + _LENGTH_OF: jnp.minimum(last, longest)}
 
@@ -133,10 +133,10 @@ class IdFeature:
 
     def _of_length(self, x: jax.Array, filler: float = _NONE) -> jax.Array:
         """Cuts or pads ids to the length of the sequence."""
-        length, given = self.config.max_sequence_length, x.shape[1]
+        length, num_ids = self.config.max_sequence_length, x.shape[1]
         # In an export the size may be a symbol, which may be 1.
-        is_known = isinstance(given, int)
-        missing = max(length - given, 0) if is_known else length
+        is_known = isinstance(num_ids, int)
+        missing = max(length - num_ids, 0) if is_known else length
         filled = jnp.pad(x, ((0, 0), (0, missing)), constant_values=filler)
         return filled[:, :length]
 
@@ -149,10 +149,10 @@ def _matrix(x: Any) -> jax.Array:
 def _divisors(weights: jax.Array, combiner: str | None) -> jax.Array | None:
     """Returns the divisors of the weighted sums of examples."""
     if combiner == "mean":
-        found = jnp.sum(weights, axis=1, keepdims=True)
+        divisors = jnp.sum(weights, axis=1, keepdims=True)
     elif combiner == "sqrtn":
-        found = jnp.sqrt(jnp.sum(weights**2, axis=1, keepdims=True))
+        divisors = jnp.sqrt(jnp.sum(weights**2, axis=1, keepdims=True))
     else:
         return None
     # Examples without ids also have no weights, and stay zero.
-    return jnp.where(found == 0, 1.0, found)
+    return jnp.where(divisors == 0, 1.0, divisors)

@@ -171,9 +171,9 @@ class MomentumParameters(OptimizationParameters):
     def _moved(
         self, rows: Rows, slots: Slots, gradient: Rows, rate: jax.Array
     ) -> tuple[Rows, Slots]:
-        kept = self.momentum * slots["Momentum"] + gradient
-        change = gradient + self.momentum * kept if self.use_nesterov else kept
-        return rows - rate * change, {"Momentum": kept}
+        momentum = self.momentum * slots["Momentum"] + gradient
+        change = gradient + self.momentum * momentum if self.use_nesterov else momentum
+        return rows - rate * change, {"Momentum": momentum}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,40 +74,40 @@ class TablesProgram:
         key = (mode, example.key)
         if key not in self._steps:
             self._check(example)
-            self._steps[key] = self._made(mode, example)
+            self._steps[key] = self._embedded_step(mode, example)
         return self._steps[key]
 
-    def _own(self, features: Features) -> Any:
+    def _inner_features(self, features: Features) -> Any:
         """Returns the features themselves."""
         return features if self._inside is None else features[self._inside]
 
-    def _with_own(self, features: Features, own: Features) -> Features:
+    def _with_inner(self, features: Features, inner: Features) -> Features:
         """Returns a step's features, with other ones inside."""
-        return own if self._inside is None else {**features, self._inside: own}
+        return inner if self._inside is None else {**features, self._inside: inner}
 
     def _check(self, example: StepInput) -> None:
-        features = self._own(example.features)
+        features = self._inner_features(example.features)
         if not isinstance(features, dict):
             raise ValueError(
                 "With embedding_config_spec the features must be a dict, "
-                f"with the ids {[each.name for each in self._features]}. "
+                f"with the ids {[feature.name for feature in self._features]}. "
                 f"Received: {type(features).__name__}. Return a dict from "
                 "input_fn."
             )
-        for each in self._features:
-            each.check(features)
+        for feature in self._features:
+            feature.check(features)
 
-    def _made(self, mode: str, example: StepInput) -> Step:
+    def _embedded_step(self, mode: str, example: StepInput) -> Step:
         sharded = ShardedRows(example.cores, example.is_split)
         is_training = mode == ModeKeys.TRAIN
-        names = tuple(each.name for each in self._features)
+        names = tuple(feature.name for feature in self._features)
         step = self._program.step(
             mode,
             dataclasses.replace(
                 example,
-                features=self._with_own(
+                features=self._with_inner(
                     example.features,
-                    self._activated_example(self._own(example.features)),
+                    self._activated_example(self._inner_features(example.features)),
                 ),
                 differentiated=names if is_training else (),
             ),
@@ -117,17 +117,17 @@ class TablesProgram:
         def function(
             values: AnyArraysByPath, features: Features, labels: Labels
         ) -> tuple[ArraysByPath, Outputs]:
-            ids = self._own(features)
+            ids = self._inner_features(features)
             lookups = {f.name: f.lookups(ids) for f in self._features}
-            given = self._others(ids) | {
+            inputs = self._dense_features(ids) | {
                 name: tensor
-                for each in self._features
-                for name, tensor in each.lengths(ids).items()
+                for feature in self._features
+                for name, tensor in feature.lengths(ids).items()
             }
-            given |= self._looked_up(sharded, values, lookups)
-            own = {path: values[path] for path in step.reads}
+            inputs |= self._looked_up(sharded, values, lookups)
+            read_values = {path: values[path] for path in step.reads}
             changed, outputs = step.function(
-                own, self._with_own(features, given), labels
+                read_values, self._with_inner(features, inputs), labels
             )
             if not is_training:
                 return changed, outputs
@@ -152,25 +152,25 @@ class TablesProgram:
                 "Received several groups in `group_assignment`. Leave it out."
             )
 
-    def _others(self, features: Mapping[str, Any]) -> dict[str, Any]:
+    def _dense_features(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Returns features except ids and their weights."""
-        taken = {key for each in self._features for key in each.keys}
-        return {k: v for k, v in features.items() if k not in taken}
+        id_keys = {key for feature in self._features for key in feature.keys}
+        return {k: v for k, v in features.items() if k not in id_keys}
 
     def _activated_example(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the shapes of the inputs of `model_fn`."""
-        given = self._others(features)
-        for each in self._features:
-            size = features[each.name].shape[0]
-            given[each.name] = each.activations(size)
-            given |= jax.eval_shape(
-                each.lengths,
+        inputs = self._dense_features(features)
+        for feature in self._features:
+            size = features[feature.name].shape[0]
+            inputs[feature.name] = feature.activations(size)
+            inputs |= jax.eval_shape(
+                feature.lengths,
                 {
                     key: abstract_array(features[key].shape, features[key].dtype)
-                    for key in each.keys
+                    for key in feature.keys
                 },
             )
-        return given
+        return inputs
 
     def _looked_up(
         self,
@@ -182,21 +182,21 @@ class TablesProgram:
             tables: ArraysByPath, lookups: Mapping[str, Lookups], _: Any
         ) -> dict[str, jax.Array]:
             return {
-                each.name: looked_up(
+                feature.name: looked_up(
                     sharded,
-                    tables[each.config.table_id],
-                    lookups[each.name],
-                    each.is_sequence,
+                    tables[feature.config.table_id],
+                    lookups[feature.name],
+                    feature.is_sequence,
                 )
-                for each in self._features
+                for feature in self._features
             }
 
         tables = {
             name: sharded.with_all_rows(values[name]) for name in self._spec.tables
         }
         run = sharded.per_core(on_core, returns_rows=False)
-        found: dict[str, jax.Array] = run(tables, lookups, ())
-        return found
+        activations: dict[str, jax.Array] = run(tables, lookups, ())
+        return activations
 
     def _updated(
         self,
@@ -218,16 +218,17 @@ class TablesProgram:
         multiplier = multiplier_of(self._spec, step)
         rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
         batch = {
-            name: (each, multiplier * gradients[name]) for name, each in lookups.items()
+            name: (lookup, multiplier * gradients[name])
+            for name, lookup in lookups.items()
         }
 
         def on_core(states: Any, batch: Any, rates: Any) -> Any:
             new = {}
             for table, state in states.items():
                 of_table = [
-                    batch[each.name]
-                    for each in self._features
-                    if each.config.table_id == table
+                    batch[feature.name]
+                    for feature in self._features
+                    if feature.config.table_id == table
                 ]
                 optimizer = self._spec.optimizer_of(table)
                 new[table] = updated(sharded, optimizer, state, of_table, rates[table])
@@ -240,7 +241,7 @@ class TablesProgram:
             for name, path in self._spec.slots_of(table).items():
                 changed[path] = slots[name]
         # Keras's own loops do not copy them.
-        return {p: each[: len(values[p])] for p, each in changed.items()}
+        return {p: padded[: len(values[p])] for p, padded in changed.items()}
 
 
 def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:

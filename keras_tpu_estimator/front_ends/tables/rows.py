@@ -21,15 +21,15 @@ def looked_up(
     its own `rows` for the entire batch, unless the rows of an example stay apart.
     """
     ids, weights = sharded.of_all((lookups.ids, lookups.weights))
-    own = sharded.own_numbers(ids, len(rows))
-    found = jnp.take(rows, own, axis=0, mode="fill", fill_value=0)
+    numbers = sharded.own_numbers(ids, len(rows))
+    vectors = jnp.take(rows, numbers, axis=0, mode="fill", fill_value=0)
     if stays_apart:
-        found = found if weights is None else found * weights[..., None]
+        vectors = vectors if weights is None else vectors * weights[..., None]
     elif weights is None:
-        found = jnp.sum(found, axis=1)
+        vectors = jnp.sum(vectors, axis=1)
     else:
-        found = jnp.einsum("bl,bld->bd", weights, found)
-    return lookups.divided(sharded.own_sum(found))
+        vectors = jnp.einsum("bl,bld->bd", weights, vectors)
+    return lookups.divided(sharded.own_sum(vectors))
 
 
 def updated(
@@ -81,7 +81,7 @@ def _used(
         gradients.append(gradient)
         first += len(gradient)
     # Products, which are larger, are computed in their order.
-    own, source, *factor = jax.lax.sort(
+    ordered, source, *factor = jax.lax.sort(
         (
             jnp.concatenate(numbers),
             jnp.concatenate(sources),
@@ -90,29 +90,29 @@ def _used(
         num_keys=1,
     )
     products = jnp.concatenate(gradients)[source]
-    for each in factor:
-        products = products * each[:, None]
+    for weight in factor:
+        products = products * weight[:, None]
     # This includes missing ids.
-    is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
+    is_first = jnp.ones(len(ordered), bool).at[1:].set(ordered[1:] != ordered[:-1])
     which = jnp.cumsum(is_first) - 1
     summed = jax.ops.segment_sum(
         products,
         which,
-        num_segments=len(own),
+        num_segments=len(ordered),
         indices_are_sorted=True,
     )
-    used = jnp.full(len(own), count, own.dtype)
-    return used.at[which].set(own, indices_are_sorted=True), summed
+    used = jnp.full(len(ordered), count, ordered.dtype)
+    return used.at[which].set(ordered, indices_are_sorted=True), summed
 
 
 def _concatenated(
     weights: Sequence[jax.Array | None], numbers: Sequence[jax.Array]
 ) -> list[jax.Array]:
     """Returns the weights of all, or `None` if none has weights."""
-    if all(each is None for each in weights):
+    if all(weight is None for weight in weights):
         return []
     filled = [
-        jnp.ones(len(ids), "float32") if each is None else each
-        for each, ids in zip(weights, numbers, strict=True)
+        jnp.ones(len(ids), "float32") if weight is None else weight
+        for weight, ids in zip(weights, numbers, strict=True)
     ]
     return [jnp.concatenate(filled)]

@@ -47,7 +47,7 @@ class TableVariables:
             (path, self._table(path).vocabulary_size) for path in self.paths
         )
         store.slots |= self.slot_paths
-        store.add(dict(self._made()), self._initial)
+        store.add(dict(self._created()), self._initial)
 
     def _slots_of(self, table: str) -> Collection[str]:
         return self.spec.slots_of(table).values()
@@ -63,7 +63,7 @@ class TableVariables:
         """Returns the table that a variable is, or belongs to."""
         return self.spec.tables[self._name_of_table(path)]
 
-    def _made(self) -> Iterator[tuple[str, keras.Variable]]:
+    def _created(self) -> Iterator[tuple[str, keras.Variable]]:
         """Creates the variables, without values."""
         # Values would be on one device, at this point or later.
         with (
@@ -98,10 +98,10 @@ class TableVariables:
         }
 
     def _filler(
-        self, path: str, place: jax.sharding.Sharding
+        self, path: str, sharding: jax.sharding.Sharding
     ) -> Callable[[], jax.Array]:
         name, table = self._name_of_table(path), self._table(path)
-        rows = padded_rows(table.vocabulary_size, place)
+        rows = padded_rows(table.vocabulary_size, sharding)
         if path != name:
             start = self.spec.optimizer_of(name).slots[path[len(name) + 1 :]]
             return lambda: jnp.full((rows, table.dimension), start, "float32")

@@ -169,7 +169,7 @@ def _text(op: Any) -> Recorded | None:
     with op.graph.as_default(), tf.control_dependencies(None):
         # A number instead of the text, because devices do not support strings.
         tensor = tf.zeros([], name="kte_text")
-    return Recorded(Text.of(tag.item().decode(), value, None), tensor, _same)
+    return Recorded(Text.from_data(tag.item().decode(), value, None), tensor, _same)
 
 
 def _same(value: jax.Array) -> jax.Array:

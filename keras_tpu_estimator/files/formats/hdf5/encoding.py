@@ -69,10 +69,10 @@ def create(
     return file.create_virtual_dataset(key, layout)
 
 
-def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
+def shards_of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
     """Returns the shards of a dataset from `create`; none if a file is not listed."""
     seals = seals_of(dataset.file)
-    found = []
+    shards = []
     for source in dataset.virtual_sources():
         name = _from_literal(source.file_name)
         if name not in seals:
@@ -80,8 +80,8 @@ def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
         first, last = source.vspace.get_select_bounds()
         box = IndexRanges(tuple(first), tuple(end + 1 for end in last))
         key = _from_literal(source.dset_name)
-        found.append(Shard(box, name, key, seals[name]))
-    return tuple(found)
+        shards.append(Shard(box, name, key, seals[name]))
+    return tuple(shards)
 
 
 def seals_of(file: h5py.File) -> dict[str, int]:
@@ -94,7 +94,7 @@ def seals_of(file: h5py.File) -> dict[str, int]:
 
 
 def _is_part(name: str) -> bool:
-    named = SaveName.of(name)
+    named = SaveName.parse(name)
     return named is not None and named.kind == "part"
 
 
@@ -141,12 +141,12 @@ def keys(paths: Iterable[str]) -> dict[str, str]:
     """
     paths = sorted(paths)
     groups = {group for path in paths for group in _parents(path)}
-    given = {}
+    keys_by_path = {}
     numbers = itertools.count()
     for path in paths:
         is_plain = path not in groups and _fits_hdf5(path)
-        given[path] = path if is_plain else f"%{next(numbers)}"
-    return given
+        keys_by_path[path] = path if is_plain else f"%{next(numbers)}"
+    return keys_by_path
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
@@ -173,7 +173,7 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 
 def check(path: str, dataset: h5py.Dataset, file: str) -> None:
     """Raises `ValueError` if values are not numbers, missing, or in unlisted files."""
-    if dataset.external or (dataset.is_virtual and not of(dataset)):
+    if dataset.external or (dataset.is_virtual and not shards_of(dataset)):
         raise ValueError(
             f"The values of variable {path!r} of {file!r} are in another "
             "file, which is not read. Use a checkpoint that this package "

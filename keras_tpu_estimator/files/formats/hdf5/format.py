@@ -33,7 +33,7 @@ class Hdf5Shards(ShardWriter):
     ) -> Callable[[], int | None]:
         """Writes the shards one by one, so that no two are in memory."""
         del step
-        variables = {path: each.variable for path, each in values.items()}
+        variables = {path: value.variable for path, value in values.items()}
         seal = ShardFiles(files, variables).write(values, process)
         return lambda: seal
 

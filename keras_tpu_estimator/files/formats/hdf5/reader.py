@@ -62,7 +62,7 @@ class OpenedFile:
             offset = dataset.id.get_offset()
             if offset in self.written:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
-                extents.append(checksum.Extent.of(offset, arrays[path]))
+                extents.append(checksum.Extent.from_array(offset, arrays[path]))
             else:
                 # The dataset is empty or of another program, and was checked
                 # with the structure. h5py returns a scalar as a NumPy number in
@@ -82,7 +82,7 @@ class OpenedFile:
         if offset not in self.written or box.shape == dataset.shape:
             return self.read({path: dataset})[path][box.slices]
         encoding.check(path, dataset, self.path)
-        found = np.empty(box.shape, dataset.dtype)
+        array = np.empty(box.shape, dataset.dtype)
         for first, run in self._runs_in(dataset, offset, box):
             for at, part in boxes_of_run(first, first + run.size, dataset.shape):
                 cut = part.within(box)
@@ -90,10 +90,10 @@ class OpenedFile:
                     continue
                 start = at - first
                 content = run[start : start + math.prod(part.shape)]
-                found[cut.seen_from(box).slices] = content.reshape(part.shape)[
+                array[cut.seen_from(box).slices] = content.reshape(part.shape)[
                     cut.seen_from(part).slices
                 ]
-        return encoding.decode(path, dataset, found)
+        return encoding.decode(path, dataset, array)
 
     def _runs_in(
         self, dataset: h5py.Dataset, offset: int, box: IndexRanges
@@ -121,14 +121,14 @@ class OpenedFile:
             at += piece.length
 
 
-def held(path: str) -> io.FileIO:
+def unbuffered(path: str) -> io.FileIO:
     """Opens a file, or a local copy of a URL; it may be removed afterwards."""
     return open(local_copy(path).path, "rb", buffering=0)
 
 
 @contextlib.contextmanager
 def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
-    """Opens the file `raw` from `held`; `path` is its path or URL for messages.
+    """Opens the file `raw` from `unbuffered`; `path` is its path or URL for messages.
 
     `CorruptFileError` is raised if the structure, or data read in the block, are
     corrupt.
@@ -168,7 +168,7 @@ class OpenedCheckpoint:
         self._datasets: dict[str, h5py.Dataset] = {}
         self._shards: dict[str, tuple[Shard, ...]] = {}
         self._shard_files: dict[str, OpenedFile] = {}
-        self._held: dict[str, io.FileIO] = {}
+        self._raw_files: dict[str, io.FileIO] = {}
 
     def hold(self) -> None:
         """Opens all files, so that they can still be read after their removal.
@@ -180,8 +180,8 @@ class OpenedCheckpoint:
         for name in encoding.seals_of(self._main.file):
             # Reading a missing file raises an error later.
             with contextlib.suppress(OSError):
-                raw = held(self._beside(name))
-                self._held[name] = self._stack.enter_context(raw)
+                raw = unbuffered(self._beside(name))
+                self._raw_files[name] = self._stack.enter_context(raw)
 
     def describe(self) -> dict[str, StoredVariable]:
         """Returns the shapes and dtypes of all variables, by path."""
@@ -196,22 +196,22 @@ class OpenedCheckpoint:
         This avoids listing all variables, which is slow for large models. The result is
         `None` if a variable is missing, or stored under another name.
         """
-        found: dict[str, h5py.Dataset] = {}
+        datasets: dict[str, h5py.Dataset] = {}
         for path in paths:
             dataset = encoding.find_plain(self._main.file, path)
             if dataset is None:
                 return None
-            found[path] = dataset
-        self._datasets |= found
-        return self.read(found)
+            datasets[path] = dataset
+        self._datasets |= datasets
+        return self.read(datasets)
 
     def read(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads variables; a corrupt or missing shard file raises `ValueError`."""
         paths = list(paths)
-        found = self._named(paths)
-        datasets = {path: found[path] for path in paths}
+        datasets = self._named(paths)
+        datasets = {path: datasets[path] for path in paths}
         values = self._main.read(
-            {p: each for p, each in datasets.items() if not each.is_virtual}
+            {p: dataset for p, dataset in datasets.items() if not dataset.is_virtual}
         )
         for path, dataset in datasets.items():
             if dataset.is_virtual:
@@ -239,7 +239,7 @@ class OpenedCheckpoint:
         """Returns a part of a variable, joined from overlapping shards."""
         if path not in self._shards:
             encoding.check(path, dataset, self._path)
-            self._shards[path] = encoding.of(dataset)
+            self._shards[path] = encoding.shards_of(dataset)
         joined = np.empty(box.shape, encoding.dtype_of(path, dataset))
         missing = joined.size
         for shard in self._shards[path]:
@@ -286,12 +286,15 @@ class OpenedCheckpoint:
     def _shard_file(self, shard: Shard) -> OpenedFile:
         if shard.file not in self._shard_files:
             path = self._beside(shard.file)
-            if shard.file not in self._held:
-                self._held[shard.file] = self._stack.enter_context(held(path))
-            found = self._stack.enter_context(opened_file(path, self._held[shard.file]))
-            if found.seal != shard.seal:
+            if shard.file not in self._raw_files:
+                self._raw_files[shard.file] = self._stack.enter_context(
+                    unbuffered(path)
+                )
+            raw = self._raw_files[shard.file]
+            shard_file = self._stack.enter_context(opened_file(path, raw))
+            if shard_file.seal != shard.seal:
                 raise CorruptFileError("it belongs to another checkpoint")
-            self._shard_files[shard.file] = found
+            self._shard_files[shard.file] = shard_file
         return self._shard_files[shard.file]
 
     def _beside(self, name: str) -> str:
@@ -301,7 +304,7 @@ class OpenedCheckpoint:
     def _is_gone(self) -> bool:
         """Whether the checkpoint was removed or replaced."""
         try:
-            with held(self._path) as now:
+            with unbuffered(self._path) as now:
                 return checksum.seal(now.fileno()) != self._main.seal
         except FileNotFoundError:
             return True
@@ -314,7 +317,7 @@ def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
     try:
         with contextlib.ExitStack() as stack:
             try:
-                raw = stack.enter_context(held(path))
+                raw = stack.enter_context(unbuffered(path))
             except FileNotFoundError as error:
                 raise removed(path) from error
             main = stack.enter_context(opened_file(path, raw))
@@ -329,21 +332,21 @@ def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
 
 def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
     """Returns at least the existing datasets of these variables."""
-    found = {path: encoding.find_plain(file, path) for path in paths}
-    return _all(file) if None in found.values() else found
+    datasets = {path: encoding.find_plain(file, path) for path in paths}
+    return _all(file) if None in datasets.values() else datasets
 
 
 def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
     """Returns all datasets by variable path."""
-    found: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
 
     def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
-            found[encoding.path_of(key, item)] = item
+            datasets[encoding.path_of(key, item)] = item
 
     # This does not follow links, which may lead to other files.
     file.visititems(collect)
-    return found
+    return datasets
 
 
 def _corrupt_error(path: str, reason: str | Exception) -> ValueError:

@@ -74,9 +74,9 @@ class SparseFile(io.RawIOBase):
     def write(self, content: "ReadableBuffer") -> int:
         """Writes bytes, and moves behind them."""
         view = memoryview(content).cast("B")
-        for number, part, done in self._parts(len(view)):
+        for number, part, offset in self._parts(len(view)):
             page = self._pages.setdefault(number, bytearray(_PAGE))
-            page[part] = view[done : done + part.stop - part.start]
+            page[part] = view[offset : offset + part.stop - part.start]
         self._at += len(view)
         self._size = max(self._size, self._at)
         return len(view)
@@ -85,9 +85,9 @@ class SparseFile(io.RawIOBase):
         """Reads bytes, and moves behind them; unwritten bytes are zero."""
         view = memoryview(buffer).cast("B")
         view = view[: max(0, self._size - self._at)]
-        for number, part, done in self._parts(len(view)):
+        for number, part, offset in self._parts(len(view)):
             page = self._pages.get(number, bytes(_PAGE))
-            view[done : done + part.stop - part.start] = page[part]
+            view[offset : offset + part.stop - part.start] = page[part]
         self._at += len(view)
         return len(view)
 
@@ -101,12 +101,12 @@ class SparseFile(io.RawIOBase):
 
     def _parts(self, length: int) -> Iterator[tuple[int, slice, int]]:
         """Yields pages from here on: number, range, and bytes before it."""
-        done = 0
-        while done < length:
-            number, start = divmod(self._at + done, _PAGE)
-            stop = min(_PAGE, start + length - done)
-            yield number, slice(start, stop), done
-            done += stop - start
+        offset = 0
+        while offset < length:
+            number, start = divmod(self._at + offset, _PAGE)
+            stop = min(_PAGE, start + length - offset)
+            yield number, slice(start, stop), offset
+            offset += stop - start
 
 
 # HDF5 groups its structures in blocks of this number of bytes.
@@ -147,7 +147,7 @@ def write_file(
                 for name, value in values
                 if name in offsets
                 for piece in checksum.write(
-                    partial, [checksum.Extent.of(offsets[name], value)]
+                    partial, [checksum.Extent.from_array(offsets[name], value)]
                 )
             ],
             token,

@@ -53,7 +53,7 @@ class MainFile:
     sums: Mapping[str, tuple[int, int]]
 
     @classmethod
-    def of(cls, prefix: str) -> Self:
+    def at(cls, prefix: str) -> Self:
         """Reads the main file of a prefix, or raises `ValueError` if it is corrupt."""
         path = layouts.ORBAX.main(prefix)
         saved = SaveFiles.at(prefix)
@@ -65,8 +65,8 @@ class MainFile:
         with open(path, "rb") as file:
             # Its own checksums follow the JSON.
             text = file.read().decode(errors="replace")
-        said, _ = json.JSONDecoder().raw_decode(text)
-        return cls(path, saved.named(FOLDER), said["rows"], said["files"])
+        content, _ = json.JSONDecoder().raw_decode(text)
+        return cls(path, saved.named(FOLDER), content["rows"], content["files"])
 
     @classmethod
     def write(cls, saved: SaveFiles, rows: Mapping[str, int]) -> None:
@@ -96,7 +96,7 @@ class MainFile:
 
 def contents(prefix: str) -> list[FileContent]:
     """Returns the expected content of an existing checkpoint's files."""
-    return MainFile.of(prefix).contents()
+    return MainFile.at(prefix).contents()
 
 
 def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
@@ -141,9 +141,9 @@ def latest_step(path: str) -> str | None:
     if not paths.is_directory(path):
         return None
     numbers = {
-        int(found[0]): name
+        int(match[0]): name
         for name in paths.names_in(path)
-        if (found := re.search(r"\d+$", name))
+        if (match := re.search(r"\d+$", name))
     }
     folders = (os.path.join(path, numbers[n]) for n in sorted(numbers)[::-1])
     return next(filter(exists, folders), None)
@@ -184,12 +184,12 @@ class OrbaxReader(CheckpointReader):
         super().__init__(path, listed, aliases)
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        wanted = set(names)
-        found: dict[str, np.ndarray] = {}
+        requested = set(names)
+        arrays: dict[str, np.ndarray] = {}
         for item, folder in self._items.items():
             with explained(self.path):
-                found |= _read_tree(item, folder, self._metadata[item], wanted)
-        return found
+                arrays |= _read_tree(item, folder, self._metadata[item], requested)
+        return arrays
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
         if is_url(self.path):
@@ -210,22 +210,22 @@ class OrbaxReader(CheckpointReader):
 
 def _shorter(name: str, items: Iterable[str]) -> set[str]:
     """Returns the names of an array without its item or Keras's subtree."""
-    item, _, rest = name.partition("/")
-    inner = rest if item in items and rest else name
+    item, _, inner_name = name.partition("/")
+    inner = inner_name if item in items and inner_name else name
     return {inner, _KERAS_PARTS.sub("", inner, count=1)} - {name}
 
 
 def _read_tree(
-    item: str, folder: str, metadata: Any, wanted: set[str]
+    item: str, folder: str, metadata: Any, requested: set[str]
 ) -> dict[str, np.ndarray]:
     """Returns the requested arrays of one item, by name."""
     import orbax.checkpoint as ocp
 
     leaves = [name for name, _ in _named(item, metadata)]
-    if wanted.isdisjoint(leaves):
+    if requested.isdisjoint(leaves):
         return {}
     structure: Any = jax.tree.structure(metadata, is_leaf=_is_array)
-    marks = [0 if name in wanted else ocp.PLACEHOLDER for name in leaves]
+    marks = [0 if name in requested else ocp.PLACEHOLDER for name in leaves]
     restored = handler().restore(
         folder_of(folder),
         args=ocp.args.PyTreeRestore(
@@ -238,7 +238,7 @@ def _read_tree(
     return {
         name: np.asarray(value)
         for name, value in zip(leaves, structure.flatten_up_to(restored), strict=True)
-        if name in wanted
+        if name in requested
     }
 
 
@@ -353,7 +353,7 @@ class TreeReader(CheckpointReader):
 
     def __init__(self, prefix: str):
         self._prefix = prefix
-        self._main = main = MainFile.of(prefix)
+        self._main = main = MainFile.at(prefix)
         self._check()
         self._tree = OrbaxReader(main.folder)
         stored = self._tree.by_any_name()
@@ -372,10 +372,10 @@ class TreeReader(CheckpointReader):
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         with self._removal_reported():
-            found = self._tree.get_tensors(names)
+            arrays = self._tree.get_tensors(names)
         return {
             name: value[: self._rows[name]] if name in self._rows else value
-            for name, value in found.items()
+            for name, value in arrays.items()
         }
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
@@ -384,9 +384,8 @@ class TreeReader(CheckpointReader):
 
     def _check(self) -> None:
         """Raises an error if files have changed since they were written."""
-        wrong = [
-            each.files[0] for each in self._main.contents() if not are_intact([each])
-        ]
+        contents = self._main.contents()
+        wrong = [content.files[0] for content in contents if not are_intact([content])]
         if wrong and not self._is_there:
             raise removed(self._prefix)
         if wrong:

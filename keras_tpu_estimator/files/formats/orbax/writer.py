@@ -71,9 +71,9 @@ def begin_arrays(
     """
     import orbax.checkpoint as ocp
 
-    arrays = {path: alias(each.array) for path, each in values.items()}
+    arrays = {path: alias(value.array) for path, value in values.items()}
     args = {
-        path: ocp.SaveArgs(dtype=each.variable.dtype) for path, each in values.items()
+        path: ocp.SaveArgs(dtype=value.variable.dtype) for path, value in values.items()
     }
     wait = _begin(
         ocp.PyTreeCheckpointHandler(use_compression=False),
@@ -84,9 +84,9 @@ def begin_arrays(
     # Training may donate arrays before Orbax has fetched all of them. These have the
     # copies that Orbax has made.
     checked = [
-        (each.check, _local_shards(arrays[path]))
-        for path, each in values.items()
-        if each.is_checked
+        (value.check, _local_shards(arrays[path]))
+        for path, value in values.items()
+        if value.is_checked
     ]
 
     def check_and_wait() -> None:
@@ -170,9 +170,9 @@ def _begin(
     def wait() -> None:
         errors = []
         # After an error the folder is removed, into which nothing may still write.
-        for each in begun or ():
+        for pending in begun or ():
             try:
-                _errors_converted(saved, each.result)
+                _errors_converted(saved, pending.result)
             except Exception as error:
                 errors.append(error)
         if errors:
