@@ -71,7 +71,7 @@ class SaveFiles:
     def create(self, path: str) -> Iterator[BinaryIO]:
         """Opens a file of this save, which appears when the `with` block ends.
 
-        The file then is complete, and ends with the marker of this save, which is 18
+        The file then is complete, and ends with the marker of this save, which is 16
         bytes long. It does not appear if the block raises an error.
 
         Args:

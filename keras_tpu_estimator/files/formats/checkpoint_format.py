@@ -4,12 +4,10 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, FileContent
-from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardWriter
+from keras_tpu_estimator.files.formats.shards import ShardWriter
 
 
 class CheckpointFormat(abc.ABC):
@@ -68,7 +66,7 @@ class CheckpointFormat(abc.ABC):
     def write(
         self,
         files: SaveFiles,
-        variables: Mapping[str, npt.ArrayLike | ShardedVariable],
+        variables: Mapping[str, Any],
         receipts: Sequence[Any],
     ) -> None:
         """Writes a checkpoint, or completes one whose shards are written.

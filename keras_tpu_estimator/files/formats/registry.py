@@ -44,8 +44,8 @@ def register_format(name: str, new: CheckpointFormat) -> None:
     >>> try:
     ...     checkpoints.register_format("my_format", "MyFormat")
     ... except TypeError as error:
-    ...     print(str(error)[-60:])
-    Received: 'MyFormat'. Pass an object, not a class.
+    ...     print(str(error)[-28:])
+    Pass an object, not a class.
     """
     if not (
         isinstance(new, CheckpointFormat)

@@ -142,7 +142,8 @@ def _writers(
 ) -> Mapping[IndexRanges, int]:
     saved = IndexRanges.from_shape(saved_shape)
     writers: dict[IndexRanges, int] = {}
-    for device, index in sharding.devices_indices_map(shape).items():
+    indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
+    for device, index in indices.items():
         box = IndexRanges.from_slices(index, shape).within(saved)
         if not box.is_empty:
             # The first of several devices with the same shard saves it.

@@ -252,7 +252,7 @@ class TensorFlowFormat(CheckpointFormat):
     def write(
         self,
         files: SaveFiles,
-        variables: Mapping[str, npt.ArrayLike],
+        variables: Mapping[str, Any],
         receipts: Sequence[Any],
     ) -> None:
         """Writes all variables."""

@@ -131,11 +131,11 @@ def export_keras(
     loaded = load_model(served, KerasProgram(served), checkpoint, specs)
     if whole is not None:
         predict = whole.predictions
-        model = whole.trained_model(_with_slots(checkpoint, loaded.known))
+        model = whole.trained_model(_with_slots(checkpoint, loaded.initial))
     else:
         predict = _predictions
         model = symbolic_model(call, specs)
-        set_weights(model, loaded.known)
+        set_weights(model, loaded.initial)
     name = os.path.basename(path)
     # The temporary file is in the folder of the result, and has its ending, from which
     # Keras derives the format.

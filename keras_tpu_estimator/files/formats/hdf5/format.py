@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
@@ -51,7 +49,7 @@ class Hdf5Format(CheckpointFormat):
     def write(
         self,
         files: SaveFiles,
-        variables: Mapping[str, npt.ArrayLike | ShardedVariable],
+        variables: Mapping[str, Any],
         receipts: Sequence[Any],
     ) -> None:
         """Writes the main file, with the locations of shards."""

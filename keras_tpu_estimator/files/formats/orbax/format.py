@@ -3,15 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
 from keras_tpu_estimator.files.formats.orbax import reader, writer
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, FileContent
 from keras_tpu_estimator.files.formats.shards import (
-    ShardedVariable,
     ShardValues,
     ShardWriter,
 )
@@ -65,7 +62,7 @@ class OrbaxFormat(CheckpointFormat):
     def write(
         self,
         files: SaveFiles,
-        variables: Mapping[str, npt.ArrayLike | ShardedVariable],
+        variables: Mapping[str, Any],
         receipts: Sequence[Any],
     ) -> None:
         """Writes all arrays, or completes the folder of several processes."""
