@@ -24,6 +24,8 @@ from keras import ops
 import keras_tpu_estimator as kte
 from docs import pages as site
 from docs import shown_defaults
+from keras_tpu_estimator.files.directory import layouts
+from keras_tpu_estimator.files.formats import registry
 from keras_tpu_estimator.parts import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -115,6 +117,9 @@ def test_code_of_the_documentation(
 ) -> None:
     logger = logging.getLogger("keras_tpu_estimator")
     monkeypatch.setattr(logger, "setLevel", lambda level: None)
+    # Pages register checkpoint formats.
+    monkeypatch.setattr(layouts, "LAYOUTS", [*layouts.LAYOUTS])
+    monkeypatch.setattr(registry, "_FORMATS", {**registry._FORMATS})
     names = {
         **{"kte": kte, "keras": keras, "ops": ops, "np": np, "tf": tf},
         **{"jax": jax, "jnp": jnp, "input_fn": NUMBERS},

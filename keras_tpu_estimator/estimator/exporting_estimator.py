@@ -171,7 +171,7 @@ class ExportingEstimator(TrainedEstimator):
         )
         context, exporting = self._context, registry.part("export")
         targets = dataclasses.astuple(self._export_targets)
-        settings = exporting.ExportSettings.of(context.config, *targets)
+        settings = exporting.ExportSettings.from_config(context.config, *targets)
         model_fn = BoundModelFn(
             context.model_fn,
             context.params,

@@ -52,7 +52,7 @@ class ExportSettings:
     timeout_secs: float | None = None
 
     @classmethod
-    def of(
+    def from_config(
         cls, config: RunConfig, to_cpu: bool, to_tpu: bool, api_version: int
     ) -> Self:
         """Returns the settings of an estimator."""

@@ -85,13 +85,13 @@ def one(tmp_path_factory):
 def largest(monkeypatch):
     """Records the sizes of arrays that are written to or read from files."""
     sizes = []
-    of = checksum.Extent.from_array
+    from_array = checksum.Extent.from_array
 
     def noted(offset, array):
         sizes.append(array.nbytes)
-        return of(offset, array)
+        return from_array(offset, array)
 
-    monkeypatch.setattr(checksum.Extent, "of", noted)
+    monkeypatch.setattr(checksum.Extent, "from_array", noted)
     return sizes
 
 
