@@ -31,6 +31,8 @@ from keras_tpu_estimator.files.directory import (
 from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import registry as formats
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
+from keras_tpu_estimator.runs.position_saver import pack_states, write_states
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"
@@ -473,3 +475,29 @@ def test_file_of_a_broken_upload_is_removed(tmp_path):
         os.truncate(path, os.path.getsize(path) // 2)
         raise OSError("the upload broke off")
     assert {*os.listdir(tmp_path)} == before
+
+
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("way", ["whole", "parts"])
+def test_files_of_an_upload_that_was_killed_are_removed(tmp_path, left, way):
+    checkpoints.save(tmp_path, 10, {})
+    before = {*os.listdir(tmp_path)}
+    saved = save(tmp_path / "20", 20, way=way)
+    write_states(saved, pack_states([]))
+    saved.mark_unlisted()
+    for path in (tmp_path / "20").glob("model.ckpt-20*"):
+        if ".unlisted." not in path.name:
+            os.truncate(path, int(path.stat().st_size * left))
+        path.rename(tmp_path / path.name)
+    shutil.rmtree(tmp_path / "20")
+    save_files.sweep(str(tmp_path))
+    assert {*os.listdir(tmp_path)} == before
+
+
+@pytest.mark.parametrize("way", ["whole", "parts"])
+def test_checkpoint_cut_off_without_a_marker_stays(tmp_path, way):
+    save(tmp_path, 10, way=way, position=False)
+    os.truncate(tmp_path / "model.ckpt-10.h5", 200)
+    before = content(tmp_path)
+    save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before

@@ -10,7 +10,12 @@ from typing import Self
 
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic.checksum import token_of
-from keras_tpu_estimator.files.directory import layouts, location, state_file
+from keras_tpu_estimator.files.directory import (
+    broken_uploads,
+    layouts,
+    location,
+    state_file,
+)
 from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
 
 
@@ -88,10 +93,18 @@ def mark_of(prefix: str, files: Named) -> str | None:
         for path, named in files
         if named.kind == "unlisted"
     }
-    # Most checkpoints have no marker, and need not be opened. The file of
-    # another program has no token.
-    token = ExistingCheckpoint.at(prefix).token if marks else None
-    return None if token is None else marks.get(token)
+    # Most checkpoints have no marker, and need not be opened.
+    if not marks:
+        return None
+    there = ExistingCheckpoint.at(prefix)
+    if there.token is not None:
+        return marks.get(there.token)
+    # The file of another program also has no token.
+    is_cut = there.layout is not None and broken_uploads.is_cut_hdf5(
+        there.layout.main(prefix)
+    )
+    own = (mark for token, mark in marks.items() if token is not None)
+    return next(own, None) if is_cut else None
 
 
 def _token_of(path: str, named: SaveName) -> str | None:
@@ -101,7 +114,8 @@ def _token_of(path: str, named: SaveName) -> str | None:
             return None if file.read(1) else named.token
         return None
     if not named.is_folder:
-        return token_of(path)
+        is_cut = broken_uploads.is_cut(path, named)
+        return named.token if is_cut else token_of(path)
     try:
         # The folder is from an interrupted save or removal.
         is_empty = {*paths.names_in(path)} <= {MARK}
