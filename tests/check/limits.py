@@ -346,6 +346,56 @@ PROGRAMS = {
         "    return iterator.get_next()\n"
         "hook = Initializes()",
     ),
+    "a branch for batches of one example": Code(
+        "runs",
+        "y = tf.cond(tf.equal(tf.shape(y)[0], 1),\n"
+        "    lambda: tf.squeeze(y, axis=0), lambda: tf.reduce_mean(y, 0))",
+    ),
+    "a dense layer on selected rows": Code(
+        "runs",
+        "rows = tf.to_int32(tf.where(y[:, 0] > 0))\n"
+        "y = tf.gather_nd(y, rows)\n"
+        "y = tf.layers.dense(tf.expand_dims(y, 0), 1)[0]\n"
+        "y = tf.scatter_nd(rows, y, [1, 1])",
+    ),
+    "the heads of canned estimators": Code(
+        "runs",
+        "from tensorflow.python.estimator.canned import head\n"
+        "head._regression_head(label_dimension=1)\n"
+        "tf.contrib.estimator.multi_label_head(3)\n"
+        "tf.estimator.BinaryClassHead()",
+    ),
+    "a time in a variable of a hook": host(
+        "runs",
+        "class Timing(tf.train.SessionRunHook):\n"
+        "    def begin(self):\n"
+        "        time = tf.get_variable('time', [], tf.int64)\n"
+        "        self.update = time.assign(tf.to_int64(tf.timestamp()))\n"
+        "    def before_run(self, context):\n"
+        "        return tf.train.SessionRunArgs(self.update)\n"
+        "hooks = [Timing()]",
+    ),
+    "a table by its keyword": host(
+        "runs",
+        "tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(['a']))\n"
+        "tf.contrib.lookup.index_to_string_table_from_tensor(mapping=['a', 'b'])",
+    ),
+    "a strategy of one device": host(
+        "depends",
+        "tf.estimator.RunConfig(train_distribute="
+        "tf.contrib.distribute.OneDeviceStrategy('device:CPU:0'))",
+    ),
+    "TF-GAN's estimator": host("missing", "tf.contrib.gan.estimator.GANEstimator('a')"),
+    "cells that wrap other cells": Code(
+        "runs",
+        "cell = tf.contrib.rnn.AttentionCellWrapper(tf.contrib.rnn.GRUCell(3), 2)\n"
+        "tf.nn.static_rnn(cell, [y], dtype=tf.float32)",
+    ),
+    "private functions of variables at import": host(
+        "runs",
+        "from tensorflow.python.ops import resource_variable_ops\n"
+        "resource_variable_ops._to_proto_fn",
+    ),
     "variables of 32 bits": Code("runs", "tf.get_variable('a', [], tf.int32)"),
     "variables of 64 bits": Code("depends", "tf.Variable(0, dtype='int64')"),
     "names of estimators": host(
