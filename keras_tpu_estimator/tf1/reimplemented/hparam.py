@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tpu_estimator.tf1.reimplemented.hparam_proto import HParamDef
+
 _ASSIGNMENT = re.compile(
     r"(?P<name>[a-zA-Z][\w.]*)(?:\[\s*(?P<index>\d+)\s*\])?\s*=\s*"
     r"(?:\[(?P<list>[^\]]*)\]|(?P<value>[^,\[]*))(?:,\s*|$)"
@@ -16,7 +18,12 @@ class HParams:
     """Hyperparameters as attributes with types.
 
     Args:
+        hparam_def: An `HParamDef` with all values. Defaults to none.
+        model_structure: An object for `get_model_structure`. Defaults to `None`.
         **kwargs: Values by name. All values of a list have the same type.
+
+    Raises:
+        ValueError: Both `hparam_def` and values are set.
 
     Example:
 
@@ -25,10 +32,71 @@ class HParams:
     {'learning_rate': 0.01, 'layers': [32, 16], 'name': 'small'}
     """
 
-    def __init__(self, **kwargs: Any):
+    def __init__(
+        self, hparam_def: Any = None, model_structure: Any = None, **kwargs: Any
+    ):
         self._types: dict[str, tuple[type, bool]] = {}
-        for name, value in kwargs.items():
+        self._structure = model_structure
+        if hparam_def is not None and kwargs:
+            raise ValueError(
+                "`hparam_def` must contain all values. Received others: "
+                f"{sorted(kwargs)}. Add them with `add_hparam`."
+            )
+        values = kwargs if hparam_def is None else _values_of(hparam_def)
+        for name, value in values.items():
             self.add_hparam(name, value)
+
+    @staticmethod
+    def from_proto(hparam_def: Any, import_scope: str | None = None) -> "HParams":
+        """Returns the hyperparameters of an `HParamDef`.
+
+        Args:
+            hparam_def: The message.
+            import_scope: Accepted; has no effect.
+
+        Example:
+
+        >>> HParams.from_proto(HParams(rate=0.5, sizes=[1, 2]).to_proto()).values()
+        {'rate': 0.5, 'sizes': [1, 2]}
+        """
+        del import_scope
+        return HParams(hparam_def=hparam_def)
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """Returns an `HParamDef` with the values.
+
+        Args:
+            export_scope: Accepted; has no effect.
+
+        Raises:
+            ValueError: A value is neither a number, a boolean nor a string.
+        """
+        del export_scope
+        message = HParamDef()
+        for name, (kind, is_list) in self._types.items():
+            field = _field_of(name, kind)
+            value = getattr(self, name)
+            values = [
+                item.encode() if isinstance(item, str) else item
+                for item in (value if is_list else [value])
+            ]
+            if is_list:
+                getattr(message.hparam[name], f"{field}_list").value.extend(values)
+            else:
+                setattr(message.hparam[name], f"{field}_value", values[0])
+        return message
+
+    def get_model_structure(self) -> Any:
+        """Returns the model structure."""
+        return self._structure
+
+    def set_model_structure(self, model_structure: Any) -> None:
+        """Sets the model structure.
+
+        Args:
+            model_structure: Any object.
+        """
+        self._structure = model_structure
 
     def add_hparam(self, name: str, value: Any) -> None:
         """Adds a hyperparameter.
@@ -158,6 +226,42 @@ class HParams:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({sorted(self.values().items())})"
+
+
+# The beginnings of field names, by type. A boolean is also an integer.
+_FIELDS = {
+    bool: "bool",
+    numbers.Integral: "int64",
+    str: "bytes",
+    bytes: "bytes",
+    float: "float",
+}
+
+
+def _field_of(name: str, kind: type) -> str:
+    """Returns the beginning of the name of the fields for a type."""
+    for base, field in _FIELDS.items():
+        if issubclass(kind, base):
+            return field
+    raise ValueError(
+        f"{name!r} must be a number, a boolean or a string. Received: a value of type "
+        f"{kind.__name__}. Remove it with `del_hparam`."
+    )
+
+
+def _values_of(message: Any) -> dict[str, Any]:
+    """Returns the values of an `HParamDef` by name."""
+
+    def plain(value: Any) -> Any:
+        return value.decode() if isinstance(value, bytes) else value
+
+    values = {}
+    for name, item in message.hparam.items():
+        kind = item.WhichOneof("kind")
+        value = getattr(item, kind)
+        is_list = kind.endswith("_list")
+        values[name] = [*map(plain, value.value)] if is_list else plain(value)
+    return values
 
 
 def parse_values(

@@ -1,6 +1,6 @@
 """Cells of `tf.contrib.rnn`, with their original variables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -358,24 +358,13 @@ def stack_bidirectional_dynamic_rnn(
         ValueError: The numbers of forward and backward cells differ.
     """
     del parallel_iterations
-    if not cells_fw or len(cells_fw) != len(cells_bw):
-        raise ValueError(
-            "`cells_fw` and `cells_bw` must have a cell for each layer. "
-            f"Received {len(cells_fw)} and {len(cells_bw)}."
-        )
-    nothing = [None] * len(cells_fw)
-    layers = zip(
-        cells_fw,
-        cells_bw,
-        initial_states_fw or nothing,
-        initial_states_bw or nothing,
-        strict=True,
-    )
+    _check_layers(cells_fw, cells_bw)
     outputs, states = inputs, []
+    layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     with tf.variable_scope(scope or "stack_bidirectional_rnn"):
         for number, (forward, backward, state_fw, state_bw) in enumerate(layers):
             with tf.variable_scope(f"cell_{number}"):
-                both, last = tf.nn.bidirectional_dynamic_rnn(
+                directions, last = tf.nn.bidirectional_dynamic_rnn(
                     forward,
                     backward,
                     outputs,
@@ -385,10 +374,81 @@ def stack_bidirectional_dynamic_rnn(
                     dtype,
                     time_major=time_major,
                 )
-                outputs = tf.concat(both, 2)
+                outputs = tf.concat(directions, 2)
                 states.append(last)
     forward_states, backward_states = zip(*states, strict=True)
     return outputs, forward_states, backward_states
+
+
+def stack_bidirectional_rnn(
+    cells_fw: Sequence[Any],
+    cells_bw: Sequence[Any],
+    inputs: Sequence[Any],
+    initial_states_fw: Sequence[Any] | None = None,
+    initial_states_bw: Sequence[Any] | None = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Stacks bidirectional layers as `stack_bidirectional_dynamic_rnn`, unrolled.
+
+    Args:
+        cells_fw: As there, like all others except `inputs`.
+        cells_bw: See there.
+        inputs: A list of `[batch, size]`, one for each time step.
+        initial_states_fw: See there.
+        initial_states_bw: See there.
+        dtype: See there.
+        sequence_length: See there.
+        scope: See there.
+
+    Raises:
+        ValueError: The numbers of forward and backward cells differ.
+    """
+    _check_layers(cells_fw, cells_bw)
+    outputs, states = inputs, []
+    layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
+    with tf.variable_scope(scope or "stack_bidirectional_rnn"):
+        for number, (forward, backward, state_fw, state_bw) in enumerate(layers):
+            with tf.variable_scope(f"cell_{number}") as own:
+                outputs, *last = tf.nn.static_bidirectional_rnn(
+                    forward,
+                    backward,
+                    outputs,
+                    state_fw,
+                    state_bw,
+                    dtype,
+                    sequence_length,
+                    scope=own,
+                )
+                states.append(last)
+    forward_states, backward_states = zip(*states, strict=True)
+    return outputs, forward_states, backward_states
+
+
+def _check_layers(cells_fw: Sequence[Any], cells_bw: Sequence[Any]) -> None:
+    if not cells_fw or len(cells_fw) != len(cells_bw):
+        raise ValueError(
+            "`cells_fw` and `cells_bw` must have a cell for each layer. "
+            f"Received {len(cells_fw)} and {len(cells_bw)}."
+        )
+
+
+def _layers(
+    cells_fw: Sequence[Any],
+    cells_bw: Sequence[Any],
+    initial_states_fw: Sequence[Any] | None,
+    initial_states_bw: Sequence[Any] | None,
+) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yields the cells and the initial states of both directions of each layer."""
+    nothing = [None] * len(cells_fw)
+    return zip(
+        cells_fw,
+        cells_bw,
+        initial_states_fw or nothing,
+        initial_states_bw or nothing,
+        strict=True,
+    )
 
 
 def transpose_batch_time(x: Any) -> Any:

@@ -43,6 +43,48 @@ def _unrolled(make, **kwargs):
     return call
 
 
+def _phased(contrib):
+    results = []
+    times = tf.constant([[[0.5], [2.25], [3.5]]] * 2)
+    for scope, options in (("plain", {}), ("peepholes", {"use_peepholes": True})):
+        given = x(2, 3, 4)
+        cell = contrib.rnn.PhasedLSTMCell(3, period_init_max=2.0, **options)
+        outputs, state = tf.nn.dynamic_rnn(
+            cell, (times, given), dtype=tf.float32, scope=scope
+        )
+        results.append([outputs, state, tf.gradients(outputs, [given, times])])
+    return results
+
+
+def _convolved(axes):
+    """Returns a call of a convolutional cell over a sequence."""
+
+    def call(contrib):
+        given = x(2, 3, *[4] * axes, 2)
+        cell = getattr(contrib.rnn, f"Conv{axes}DLSTMCell")(
+            input_shape=[4] * axes + [2], output_channels=3, kernel_shape=[3] * axes
+        )
+        outputs, state = tf.nn.dynamic_rnn(cell, given, dtype=tf.float32)
+        return [outputs, state, tf.gradients(outputs, given)]
+
+    return call
+
+
+def _looked_up(contrib):
+    cell = contrib.rnn.EmbeddingWrapper(contrib.rnn.GRUCell(3), 5, 4)
+    outputs, state = tf.nn.dynamic_rnn(
+        cell, tf.constant([[[0], [4], [2]], [[1], [1], [3]]]), dtype=tf.float32
+    )
+    return [outputs, state]
+
+
+def _stacked(contrib):
+    cells = [[contrib.rnn.GRUCell(3) for _ in range(2)] for _ in range(2)]
+    return contrib.rnn.stack_bidirectional_rnn(
+        cells[0], cells[1], tf.unstack(x(3, 2, 4)), dtype=tf.float32
+    )
+
+
 def _fused(contrib):
     cell = contrib.rnn.LSTMBlockFusedCell(3, use_peephole=False)
     outputs, state = cell(
@@ -211,7 +253,41 @@ CALLS = {
     "image.translations_to_projective_transforms": lambda c: (
         c.image.translations_to_projective_transforms([1.0, 2.0])
     ),
+    "rnn.AttentionCellWrapper": _unrolled(
+        lambda rnn: rnn.AttentionCellWrapper(rnn.BasicLSTMCell(3), 2)
+    ),
+    "rnn.AttentionCellWrapper, sizes": _unrolled(
+        lambda rnn: rnn.AttentionCellWrapper(rnn.GRUCell(3), 3, 2, 5, 4)
+    ),
+    "rnn.CompiledWrapper": _unrolled(lambda rnn: rnn.CompiledWrapper(rnn.GRUCell(3))),
+    "rnn.Conv1DLSTMCell": _convolved(1),
+    "rnn.Conv2DLSTMCell": _convolved(2),
+    "rnn.Conv3DLSTMCell": _convolved(3),
+    "rnn.EmbeddingWrapper": _looked_up,
     "rnn.FusedRNNCellAdaptor": _adapted,
+    "rnn.GLSTMCell": _unrolled(lambda rnn: rnn.GLSTMCell(4, number_of_groups=2)),
+    "rnn.GLSTMCell, projected": _unrolled(
+        lambda rnn: rnn.GLSTMCell(4, num_proj=2, number_of_groups=2)
+    ),
+    "rnn.GRUBlockCell": _unrolled(lambda rnn: rnn.GRUBlockCell(3)),
+    "rnn.GRUBlockCellV2": _unrolled(lambda rnn: rnn.GRUBlockCellV2(3)),
+    "rnn.HighwayWrapper": _unrolled(lambda rnn: rnn.HighwayWrapper(rnn.GRUCell(4))),
+    "rnn.HighwayWrapper, two gates": _unrolled(
+        lambda rnn: rnn.HighwayWrapper(rnn.GRUCell(4), False, 0.5)
+    ),
+    "rnn.IndyGRUCell": _unrolled(lambda rnn: rnn.IndyGRUCell(3)),
+    "rnn.IndyLSTMCell": _unrolled(lambda rnn: rnn.IndyLSTMCell(3)),
+    "rnn.InputProjectionWrapper": _unrolled(
+        lambda rnn: rnn.InputProjectionWrapper(rnn.GRUCell(3), 5, tf.nn.relu)
+    ),
+    "rnn.IntersectionRNNCell": _unrolled(lambda rnn: rnn.IntersectionRNNCell(4)),
+    "rnn.IntersectionRNNCell, projected": _unrolled(
+        lambda rnn: rnn.IntersectionRNNCell(3, num_in_proj=3)
+    ),
+    "rnn.OutputProjectionWrapper": _unrolled(
+        lambda rnn: rnn.OutputProjectionWrapper(rnn.GRUCell(3), 2)
+    ),
+    "rnn.PhasedLSTMCell": _phased,
     "rnn.IndRNNCell": _unrolled(lambda rnn: rnn.IndRNNCell(3)),
     "rnn.NASCell": _unrolled(lambda rnn: rnn.NASCell(3)),
     "rnn.NASCell, projected": _unrolled(lambda rnn: rnn.NASCell(3, 2, use_bias=True)),
@@ -235,6 +311,7 @@ CALLS = {
     "rnn.TimeReversedFusedRNN": _reversed,
     "rnn.python.ops.core_rnn_cell._linear": _mapped,
     "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
+    "rnn.stack_bidirectional_rnn": _stacked,
     "rnn.static_rnn": _static,
     "rnn.transpose_batch_time": lambda c: c.rnn.transpose_batch_time(x(2, 3, 1)),
     "seq2seq.sequence_loss": _loss(),
@@ -246,6 +323,7 @@ CALLS = {
 }
 ALIASES = {
     "rnn.python.ops.core_rnn_cell._Linear": ("rnn.python.ops.core_rnn_cell._linear"),
+    "rnn.ConvLSTMCell": "rnn.Conv2DLSTMCell",
     "rnn.BasicLSTMCell": "rnn.MultiRNNCell",
     "rnn.BasicRNNCell": "rnn.MultiRNNCell",
     "rnn.ResidualWrapper": "rnn.MultiRNNCell",

@@ -37,6 +37,7 @@ ALIASES = {
 # Slow calls.
 LARGE = {
     "losses.cluster_loss",
+    "rnn.Conv3DLSTMCell",
     "rnn.LayerNormBasicLSTMCell",
     "rnn.stack_bidirectional_dynamic_rnn",
     "slim.nets.resnet_v1.resnet_v1",

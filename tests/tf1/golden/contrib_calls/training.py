@@ -226,6 +226,11 @@ def _hyperparameters(contrib):
         str(made.parse("rate=2, name=large, layers=[4 5]")),
         made.get("rate", 3.0),
         made.parse(str(made)).values() == made.values(),
+        str(made.to_proto().hparam["layers"]),
+        str(made.to_proto().hparam["name"]),
+        str(made.to_proto().hparam["flag"]),
+        sorted(map(str, made.from_proto(made.to_proto()).values().items())),
+        len(made.to_proto().SerializeToString()),
     ]
 
 
