@@ -654,6 +654,20 @@ def test_only_the_last_batch_may_be_smaller(sizes):
         taken(pipeline(X[:size] for size in sizes))
 
 
+@pytest.mark.parametrize(
+    ("mode", "sizes", "warns"),
+    [
+        (TRAIN, [3], True),
+        (TRAIN, [4, 3], False),
+        (EVAL, [3], False),
+        (PREDICT, [3, 3], False),
+    ],
+)
+def test_first_batch_of_training_that_is_smaller_warns(mode, sizes, warns, caplog):
+    taken(pipeline((X[:size] for size in sizes), mode=mode))
+    assert ("has 3 examples, fewer than" in caplog.text) is warns
+
+
 def test_any_sizes_are_accepted_without_a_batch_size():
     sizes = [2, 4, 4, 1]
     made = pipeline((X[:size] for size in sizes), size=None, checks_size=False)

@@ -146,7 +146,8 @@ class BatchCheck:
 
     Batches may have any size if `is_any_size`, and else only the last one may be
     smaller. If `is_padded`, any batch may be smaller, and empty batches are not
-    skipped. If `may_share`, tensors may lack a batch axis.
+    skipped. If `may_share`, tensors may lack a batch axis. If `warns`, a first batch
+    that is smaller is reported, because a call may end before the next one.
     """
 
     def __init__(
@@ -156,7 +157,9 @@ class BatchCheck:
         is_padded: bool = False,
         may_share: bool = False,
         shapes: InputShapes | None = None,
+        warns: bool = False,
     ):
+        self._warns = warns
         self._shapes = InputShapes() if shapes is None else shapes
         self._limit = None if is_any_size else size
         self._is_padded = is_padded
@@ -208,7 +211,19 @@ class BatchCheck:
             )
         if not self._is_padded and self._limit and size < self._limit:
             self._smaller = size
+            if self._warns:
+                self._warn(size)
+        self._warns = False
         return shared
+
+    def _warn(self, size: int) -> None:
+        _logger.warning(
+            "The first batch of training has %d examples, fewer than "
+            "params['batch_size'], which is %d. Training uses this smaller batch. Use "
+            "params['batch_size'] in input_fn, and call `repeat` before `batch`.",
+            size,
+            self._limit,
+        )
 
     def _check(self, batch: Batch, step: int) -> tuple[Collection[str], int]:
         shared = self._finder.shared_in(batch) if self._finder else ()

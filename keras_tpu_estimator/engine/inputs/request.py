@@ -126,6 +126,7 @@ class InputRequest:
             is_padded=self.mode == ModeKeys.PREDICT,
             may_share=not self.plan.is_split and self.axes.axes is None,
             shapes=self.shapes,
+            warns=self.mode == ModeKeys.TRAIN,
         )
 
 
