@@ -16,6 +16,7 @@ from keras_tpu_estimator.export.receivers import (
     ServingInputReceiver,
     SupervisedInputReceiver,
     TensorServingInputReceiver,
+    UnsupervisedInputReceiver,
 )
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 
@@ -25,7 +26,7 @@ TAGS = {
     ModeKeys.PREDICT: "serve",
 }
 SERVING = (ServingInputReceiver, TensorServingInputReceiver)
-SUPERVISED = (SupervisedInputReceiver,)
+SUPERVISED = (SupervisedInputReceiver, UnsupervisedInputReceiver)
 
 
 @dataclasses.dataclass(frozen=True)

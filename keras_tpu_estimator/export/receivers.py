@@ -157,7 +157,51 @@ class SupervisedInputReceiver(NamedTupleLike):
         return {"features": self.features, "labels": self.labels}
 
 
-Receiver = ServingInputReceiver | TensorServingInputReceiver | SupervisedInputReceiver
+@dataclasses.dataclass(frozen=True)
+class UnsupervisedInputReceiver(NamedTupleLike):
+    """Features for exporting a model without labels in TRAIN or EVAL.
+
+    Args:
+        features: A tensor, or a dict of tensors.
+        receiver_tensors: As in `ServingInputReceiver`.
+
+    Raises:
+        ValueError: A value is missing, or is not a tensor.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.compat.v1.placeholder(tf.float32, [None, 3])
+    ...     receiver = UnsupervisedInputReceiver({"x": x}, x)
+    >>> sorted(receiver.receiver_tensors)
+    ['input']
+    """
+
+    features: Features
+    receiver_tensors: PyTree
+
+    def __post_init__(self) -> None:
+        _check_tensors("features", self.features)
+        _check_keys("features", self.features)
+        _normalize_receivers(self)
+
+    @property
+    def receiver_tensors_alternatives(self) -> None:
+        """Always `None`."""
+
+    @property
+    def inputs(self) -> PyTree:
+        """Features, as a pytree of tensors."""
+        return {"features": self.features}
+
+
+Receiver = (
+    ServingInputReceiver
+    | TensorServingInputReceiver
+    | SupervisedInputReceiver
+    | UnsupervisedInputReceiver
+)
 ReceiverFn = Callable[[], Receiver]
 
 

@@ -70,7 +70,7 @@ class ServedModelFn:
         """Returns the spec of the user's function, and signatures' tensors by name."""
         labels = None
         if self.mode != ModeKeys.PREDICT:
-            features, labels = features["features"], features["labels"]
+            features, labels = features["features"], features.get("labels")
         with batching_requests() as requested:
             spec = self._called(features, labels)
         self.batch_config = requested[-1] if requested else None

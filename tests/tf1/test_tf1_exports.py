@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_session
 
 from keras_tpu_estimator import export
+from keras_tpu_estimator.export import receivers
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
@@ -318,6 +319,31 @@ def test_metric_update_may_be_an_operation(tmp_path):
         assert update.shape == (0,)
         mean = session.run(outputs["metrics/mean/value"].name, feeds)
     np.testing.assert_allclose(mean, Y.mean(), rtol=1e-6)
+
+
+def test_model_without_labels_is_exported_in_training(tmp_path):
+    def unlabeled(features, labels, mode, params):
+        y = dense(features["x"], 1, "y")
+        loss = tf.reduce_mean(y * y)
+        train_op = tf.assign_add(tf.train.get_global_step(), 1)
+        return kte.tf1.EstimatorSpec(
+            mode, loss=loss, predictions={"y": y}, train_op=train_op
+        )
+
+    def receiver_fn():
+        x = tf.placeholder(tf.float32, [None, *X.shape[1:]])
+        return receivers.UnsupervisedInputReceiver({"x": x}, {"x": x})
+
+    made = estimator(unlabeled, tmp_path / "model", use_tpu=False)
+    made.train(fed(data()), steps=1)
+    modes = [kte.ModeKeys.TRAIN, kte.ModeKeys.EVAL]
+    folder = made.experimental_export_all_saved_models(
+        tmp_path / "new", dict.fromkeys(modes, receiver_fn)
+    )
+    for tag in ("train", "eval"):
+        with tf.Graph().as_default(), plain_session() as session:
+            meta = tf.saved_model.loader.load(session, [tag], folder)
+            assert [*meta.signature_def[tag].inputs] == ["x"]
 
 
 def test_saver_determines_the_restored_values(tmp_path):
