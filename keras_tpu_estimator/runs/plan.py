@@ -181,18 +181,20 @@ class LoopPlan:
 
 
 class StepCounting:
-    """Whether the program assigns the global step, known after the first trace.
+    """Whether training may need more batches than it counts steps.
 
-    The thread that stages the input waits for it before it ends.
+    The program assigns the global step, which is known after the first trace, or hooks
+    train on batches of their own, which is known after their `begin`. The thread that
+    stages the input waits for the answer before it ends.
     """
 
     def __init__(self) -> None:
         self._is_known = threading.Event()
         self._is_by_value = False
 
-    def settle(self, step: Step) -> None:
-        """Sets the answer from the traced training step."""
-        self._is_by_value = not step.additions.counts_once
+    def settle(self, step: Step, hooks_train: bool) -> None:
+        """Sets the answer from the traced training step and the hooks."""
+        self._is_by_value = hooks_train or not step.additions.counts_once
         self._is_known.set()
 
     def give_up(self) -> None:
@@ -200,7 +202,7 @@ class StepCounting:
         self._is_known.set()
 
     def is_open(self) -> bool:
-        """Returns whether training may need more runs than it counts steps."""
+        """Returns the answer, when it is known."""
         self._is_known.wait()
         return self._is_by_value
 

@@ -190,7 +190,7 @@ def parts_ahead(size: int) -> int:
 
 
 def begin_loops(
-    first: StagedSteps,
+    first: StagedSteps | None,
     infeed: StagedInput,
     hooks: HookList,
     runs_ahead: Callable[[], bool] = lambda: False,
@@ -202,7 +202,7 @@ def begin_loops(
     `runs_ahead` returns true and the input is ready, the loop begins earlier, and the
     caller must call `run_is_made`.
     """
-    staged: StagedSteps | None = first
+    staged = first
     while staged is not None:
         yield staged
         staged = infeed.take_ready() if runs_ahead() else None
@@ -248,6 +248,23 @@ class RecutLoops:
         taken, self._rest = staged.split(self._left_of_loop)
         self._left_of_loop -= taken.stacked.steps
         return dataclasses.replace(taken, ends_loop=not self._left_of_loop)
+
+    def take_one(
+        self, coming: StagedSteps | None
+    ) -> tuple[StagedSteps, StagedSteps | None]:
+        """Takes one step before those of the coming loop, which keeps its length.
+
+        `coming` is the first part of this loop, if it was taken. Returns the step, and
+        the new first part. Raises `StopIteration` at the end of the input.
+        """
+        if coming is None:
+            one, self._rest = (self._rest or next(self._infeed)).split(1)
+            return one, None
+        one, rest = coming.split(1)
+        self._left_of_loop += 1
+        if rest is None:
+            return one, next(self, None)
+        return one, dataclasses.replace(rest, ends_loop=False)
 
     @property
     def is_ready(self) -> bool:

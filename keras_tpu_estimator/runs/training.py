@@ -35,6 +35,7 @@ from keras_tpu_estimator.files.directory import save_files, state_file
 from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
+from keras_tpu_estimator.runs.batch_runs import BatchRuns
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import (
@@ -127,11 +128,10 @@ class Training:
                     positions.report_no_steps(checkpoint)
                 else:
                     step = staged.prepare(self.context.runtime)
-                    counting.settle(step)
                     hooks = (*watch, *self.hooks, preemption)
                     TrainingLoop(
                         self, step, plan, infeed, positions, call, preemption
-                    ).run(staged, checkpoint, steps, hooks)
+                    ).run(staged, checkpoint, steps, hooks, counting)
         preemption.exit_if_requested(self.context.latest_checkpoint())
 
     @contextlib.contextmanager
@@ -246,6 +246,7 @@ class TrainingLoop:
         checkpoint: str | None,
         steps: int | None,
         hooks: tuple[Hook, ...],
+        counting: StepCounting,
     ) -> None:
         """Trains until the input, the plan or a hook ends it."""
         donated = self._runtime.values.donated(self._step, checkpoint)
@@ -266,8 +267,6 @@ class TrainingLoop:
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
                 start = values.step
-                if not self._step.additions.counts_once:
-                    first = self._count_by_value(first)
                 every = self._context.steps_between_hooks
                 self._plan.end_at(
                     end - start for end in hook_list.run_ends(start, every)
@@ -278,18 +277,14 @@ class TrainingLoop:
                     self._writer.write_start(start + 1)
                 hook_list.begin()
                 self._runtime.values.add_hook_variables(values, self._step)
+                counting.settle(self._step, hook_list.may_train)
+                if counting.is_open():
+                    first = self._count_by_value(first)
+                batch_runs = self._batch_runs(first)
                 hook_list.after_create_session(states.resuming)
                 with self._outfeed, self._call.reported_errors():
-                    for staged in self._begin_loops(first):
-                        hooked = hook_list.before_run()
-                        if staged is None:
-                            break
-                        hooked.start()
-                        self._run_loop(staged, hooked.fetches)
-                        # One of the hooks saves a checkpoint if it is due.
-                        self._agree_on_end(hooked.after_run())
-                        if self._end.stops or self._plan.is_done:
-                            break
+                    with batch_runs.until_input_ends():
+                        self._run_loops(batch_runs)
                     hook_list.run_is_made()
                     self._loop_state.wait()
                 is_interrupted = self._call.any(
@@ -301,6 +296,29 @@ class TrainingLoop:
                 self._call.barrier("the end of train")
         loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
+
+    def _batch_runs(self, first: StagedSteps) -> BatchRuns:
+        """Returns the runs of hooks on batches, which the session starts."""
+        self._session.batch_runs = BatchRuns(
+            *(self._runtime, self._loop_state, self._plan, self._steps),
+            *(self._infeed, first),
+        )
+        return self._session.batch_runs
+
+    def _run_loops(self, batch_runs: BatchRuns) -> None:
+        """Runs the loops with their hooks, until the input, the plan or a hook ends."""
+        first = batch_runs.take_coming()
+        for batch_runs.coming in self._begin_loops(first):
+            hooked = self._hooks.before_run()
+            staged = batch_runs.take_coming()
+            if staged is None:
+                break
+            hooked.start()
+            self._run_loop(staged, hooked.fetches)
+            # One of the hooks saves a checkpoint if it is due.
+            self._agree_on_end(hooked.after_run())
+            if self._end.stops or self._plan.is_done:
+                break
 
     def _agree_on_end(self, stops: bool) -> None:
         """Makes all hosts continue, stop and save after the same loop."""
@@ -331,7 +349,7 @@ class TrainingLoop:
             warns=hosts.is_chief,
         )
 
-    def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
+    def _begin_loops(self, first: StagedSteps | None) -> Iterator[StagedSteps | None]:
         """Yields the first steps of each loop, and `None` at the end of the input."""
         return begin_loops(
             *(first, self._infeed, self._hooks), lambda: self._end.runs_ahead

@@ -49,6 +49,7 @@ from keras_tpu_estimator.files.directory.retention import (
 )
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
+from keras_tpu_estimator.runs.batch_runs import BatchRuns
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.loop_state import LiveModel, LoopState, TrainingState
@@ -294,6 +295,7 @@ class TrainingSession(Session):
         self.due_here: set[str] = set()
         self.due_anywhere: frozenset[str] = frozenset()
         self._validated: dict[Version, dict[str, Any]] = {}
+        self.batch_runs: BatchRuns | None = None
 
     @property
     def is_interrupted(self) -> bool:
@@ -309,6 +311,12 @@ class TrainingSession(Session):
         """Waits for the last run, and returns the seconds since it was complete."""
         self._loop_state.wait()
         return time.monotonic() - self._loop_state.made_at
+
+    def run_on_batch(self, operations: Sequence[str]) -> dict[str, Any]:
+        """Runs operations on the next batch of the input."""
+        if self.batch_runs is None:
+            return super().run_on_batch(operations)
+        return self.batch_runs.run(operations)
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Returns whether a condition is true on any host. All hosts must call this."""

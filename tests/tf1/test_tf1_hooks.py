@@ -422,20 +422,6 @@ def test_restoring_averages_before_an_evaluation(tmp_path):
     assert result["global_step"] == 1
 
 
-def test_assigning_results_of_a_step_is_refused(tmp_path):
-    class Own(tf.train.SessionRunHook):
-        def begin(self):
-            mean = tf.get_default_graph().get_tensor_by_name("mean:0")
-            self.assign = tf.global_variables()[1].assign([mean])
-
-        def after_run(self, run_context, run_values):
-            run_context.session.run(self.assign.op)
-
-    message = f"no effect on the devices.*made at {__file__}"
-    with pytest.raises(ValueError, match=message):
-        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
-
-
 def test_unfetched_values_are_an_error(tmp_path):
     class Own(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):

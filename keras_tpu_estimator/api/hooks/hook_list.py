@@ -77,6 +77,11 @@ class HookList:
         for hook in self.hooks:
             hook.begin()
 
+    @property
+    def may_train(self) -> bool:
+        """Whether a hook may run train operations of its own, after `begin`."""
+        return any(h.may_train for h in self.hooks if isinstance(h, LoopHook))
+
     def after_create_session(self, resuming: Resuming = _no_context) -> None:
         """Calls every hook's `after_create_session` in the context that `resuming`
         returns for the hook.

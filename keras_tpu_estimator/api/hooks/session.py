@@ -2,7 +2,7 @@
 
 import functools
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -129,6 +129,10 @@ class NoCounts:
         """Does nothing."""
 
 
+class InputEndsError(Exception):
+    """The end of the input, where a hook runs operations on a batch."""
+
+
 class Session:
     """The access of a hook to a run: names and their current values.
 
@@ -228,6 +232,21 @@ class Session:
             TypeError: `retention` is not a `Retention`.
         """
         raise _only_in_training("save checkpoints")
+
+    def run_on_batch(self, operations: Sequence[str]) -> dict[str, Any]:
+        """Runs operations of a TensorFlow graph on the next batch of the input.
+
+        Args:
+            operations: The names of operations, and of tensors to return.
+
+        Returns:
+            The values of the tensors by name.
+
+        Raises:
+            InputEndsError: There is no batch.
+            RuntimeError: The session is not one of `train`.
+        """
+        raise _only_in_training("run operations on a batch")
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Returns whether a condition holds on any host; all hosts must call this."""

@@ -251,6 +251,11 @@ class LoopHook(SessionRunHook):
     def open(self, session: Session) -> None:
         """Called once, before the `begin` of any hook."""
 
+    @property
+    def may_train(self) -> bool:
+        """Whether the hook may run train operations of its own, after `begin`."""
+        return False
+
     def start_run(self) -> None:
         """Called before each run that has input."""
 

@@ -1,6 +1,6 @@
 """The additions of a front end to its steps, which the core treats alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,14 @@ class StepAdditions:
         """
         del store
         return False
+
+    def batch_step(self, operations: Sequence[str], store: VariableStore) -> Any:
+        """Returns the `Step` of operations that a hook runs on a batch of their own."""
+        del store
+        raise TypeError(
+            "Operations must belong to a graph. Received, for a model_fn without one: "
+            f"{', '.join(operations)}. Fetch values by name."
+        )
 
     def check(self, flags: Mapping[str, jax.Array]) -> None:
         """Raises an error if finished steps must not be used.

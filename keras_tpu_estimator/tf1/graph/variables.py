@@ -23,6 +23,9 @@ from keras_tpu_estimator.tf1.graph.sessions import load_values
 SEED = "<seed>"
 # The number of runs since the global step changed.
 REPEATS = "<repeats>"
+# The global step at the last run of a hook's operations on a batch, and the number of
+# these runs at this step.
+BATCH_RUNS = "<batch runs>"
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -80,19 +83,28 @@ def enter_repeats(store: VariableStore) -> None:
     Random ops also depend on it. A checkpoint follows a change of the step, so the
     number is zero again when training resumes.
     """
-    if REPEATS in store.variables:
+    _enter_counter(store, REPEATS, ())
+
+
+def enter_batch_runs(store: VariableStore) -> None:
+    """Enters the number of a hook's runs, on which random ops also depend."""
+    _enter_counter(store, BATCH_RUNS, (2,))
+
+
+def _enter_counter(store: VariableStore, name: str, shape: tuple[int, ...]) -> None:
+    if name in store.variables:
         return
     variable = without_value(
-        REPEATS,
-        shape=(),
+        name,
+        shape=shape,
         dtype="uint32",
         trainable=False,
         synchronization="on_read",
     )
     store.add(
-        {REPEATS: variable},
+        {name: variable},
         # A new array for each call of `train`, because steps donate it.
-        lambda paths, values, shardings: {REPEATS: jax.numpy.uint32(0)},
+        lambda paths, values, shardings: {name: jax.numpy.zeros(shape, "uint32")},
     )
 
 

@@ -2,10 +2,15 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from keras_tpu_estimator.api.hooks.session import Session, refuse_feed, warn_of_options
+from keras_tpu_estimator.api.hooks.session import (
+    InputEndsError,
+    Session,
+    refuse_feed,
+    warn_of_options,
+)
 
 
 class Request(NamedTuple):
@@ -16,6 +21,16 @@ class Request(NamedTuple):
 
     names: Collection[str]
     results: Callable[[Mapping[str, Any], Any], Any]
+
+
+class BatchRun(NamedTuple):
+    """A hook's operations that run on a batch of their own, by name; the variables to
+    read afterwards; and a function that returns the results from values by name.
+    """
+
+    operations: tuple[str, ...]
+    variables: Collection[str]
+    results: Callable[[Mapping[str, Any]], Any]
 
 
 class HostRun(Protocol):
@@ -50,6 +65,19 @@ class HookedGraph(Protocol):
     ) -> HostRun | None:
         """Returns operations that can run on the host: they assign variables, or are
         fed, and need no tensor of a step.
+        """
+
+    def batch_run(self, fetches: Any, asked: Collection[str]) -> BatchRun | None:
+        """Returns operations that assign variables and need the input of a step, and
+        that were not requested before the run.
+        """
+
+    def trains(self, values: Any) -> bool:
+        """Returns whether a pytree contains an operation that `batch_run` accepts."""
+
+    def batch_step(self, operations: Sequence[str], store: Any) -> Any:
+        """Returns the `Step` of the operations of a `BatchRun`, whose variables a
+        program's `VariableStore` contains.
         """
 
     def assigns(self, fetches: Any) -> bool:
@@ -110,7 +138,9 @@ class GraphSession:
             fetches: Variables, values computed only from variables, and the
                 fetches of `before_run`. Or operations that need no tensor of a
                 step, such as those that assign or save variables; the next step
-                uses the assigned values.
+                uses the assigned values. Or, in `train`, operations that assign
+                variables from tensors of a step, such as a train op. They run as
+                a step of their own, on the next batch of the input.
             feed_dict: Values for the placeholders of such operations. Otherwise
                 it must be `None`, because a device loop cannot be fed.
             options: Accepted; has no effect except a logged warning.
@@ -118,6 +148,7 @@ class GraphSession:
 
         Raises:
             ValueError: They cannot be fetched, or a value is fed.
+            tf.errors.OutOfRangeError: The input has no batch for them.
         """
         warn_of_options("session.run", options)
         warn_of_options("session.run", run_metadata, "run_metadata")
@@ -129,8 +160,21 @@ class GraphSession:
             self._session.live.assign(assigned)
             return fetched
         refuse_feed("feed_dict", feed_dict or None)
+        batch_run = self._hooked.batch_run(fetches, self._asked)
+        if batch_run is not None:
+            return self._on_batch(batch_run)
         request = self._hooked.request(fetches, self._asked)
         return self.results(request)
+
+    def _on_batch(self, run: BatchRun) -> Any:
+        """Returns the results of operations, which run on the next batch."""
+        from tensorflow.errors import OutOfRangeError
+
+        try:
+            values = self._session.run_on_batch(run.operations)
+        except InputEndsError as error:
+            raise OutOfRangeError(None, None, "End of sequence") from error
+        return run.results(values | self.values(run.variables))
 
     def _has_run(self, fetches: Any) -> bool:
         """Returns whether an early call has already run an operation."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import (
     EVAL_STEP,
     GLOBAL_STEP,
@@ -30,9 +31,9 @@ from keras_tpu_estimator.tf1.graph.inner_ops import check_outside
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.sessions import load_values
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
-from keras_tpu_estimator.tf1.graph.variables import enter
+from keras_tpu_estimator.tf1.graph.variables import enter, enter_batch_runs
 from keras_tpu_estimator.tf1.host.graph_cut import cut
-from keras_tpu_estimator.tf1.host.graph_session import Request
+from keras_tpu_estimator.tf1.host.graph_session import BatchRun, Request
 from keras_tpu_estimator.tf1.lift.effects import effects_of
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 from keras_tpu_estimator.tf1.spec import Spec
@@ -93,12 +94,13 @@ def of_variables(
     fetches: Any,
     elements: Sequence[Any],
     feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
+    needs_inputs: bool = False,
 ) -> HostRun | None:
-    """Returns a run of fetches, or `None` if they need the inputs of a step."""
+    """Returns a run of fetches, or `None` if they need the inputs of a step, or not."""
     known = definition_of(model.graph)
     ops = reachable(model.graph, elements)
     of_steps = {each.op.name for each in model.inputs}
-    if any(op.name in of_steps for op in ops):
+    if any(op.name in of_steps for op in ops) != needs_inputs:
         return None
     names = [op.name for op in ops if op.type == "VarHandleOp"]
     body = Body([known.nodes[op.name] for op in ops], [], names)
@@ -216,15 +218,25 @@ class FetchedGraph:
     Attributes:
         fetched: The fetches of each run without hooks.
         found: Cached results about its tensors.
+
+    `step_of` returns the step of some elements of the graph.
     """
 
-    def __init__(self, model: ModelGraph, num_replicas: int):
+    def __init__(
+        self,
+        model: ModelGraph,
+        num_replicas: int,
+        step_of: Callable[[ModelGraph, Sequence[Any]], Step],
+    ):
+        self._step_of = step_of
+        self._steps: dict[tuple[str, ...], Step] = {}
         self.graph = model.graph
         self._num_replicas = num_replicas
         self.fetched = _fetched(model.spec)
         self._model = _with_eval_step(model)
         self.found: dict[Any, _Part | None] = {}
         self._assigns: dict[Any, bool] = {}
+        self._known_to_train: dict[tuple[str, ...], bool] = {}
         self._of_model_fn = {*model.variables}
 
     @contextlib.contextmanager
@@ -269,6 +281,8 @@ class FetchedGraph:
         )
         self.found.clear()
         self._assigns.clear()
+        self._steps.clear()
+        self._known_to_train.clear()
         enter(store, self._model, local)
         return True
 
@@ -278,6 +292,77 @@ class FetchedGraph:
         """Returns a run on the host only. See `HookedGraph`."""
         run = host_run(self._model, in_components(fetches), feed_dict)
         return run and dataclasses.replace(run, fetches=fetches)
+
+    def trains(self, values: Any) -> bool:
+        """Returns whether values contain train operations. See `HookedGraph`."""
+        return any(self._trains([e]) for e in self._elements_in(values))
+
+    def batch_run(self, fetches: Any, asked: Collection[str]) -> BatchRun | None:
+        """Returns a run on a batch. See `HookedGraph`."""
+        leaves, structure = jax.tree.flatten(in_components(fetches))
+        elements = [self._element_on_batch(leaf) for leaf in leaves]
+        if any(each is None for each in elements) or not self._trains(elements):
+            return None
+        names = [each.name for each in elements]
+        if {name.removesuffix(":0") for name in names} <= {*asked}:
+            return None
+        variables = {n: self._part(n, ()) for n in names if n in self._model.variables}
+        operations = tuple(dict.fromkeys(n for n in names if n not in variables))
+
+        def result(element: Any, values: ArraysByPath) -> Any:
+            if element.name in variables:
+                return variables[element.name].make(values)
+            if element.name not in values:
+                return None
+            dtype = element.dtype.as_numpy_dtype
+            return np.asarray(values[element.name], dtype)[()]
+
+        def results(values: ArraysByPath) -> Any:
+            made = [result(element, values) for element in elements]
+            return _joined(jax.tree.unflatten(structure, made))
+
+        return BatchRun(operations, [*variables], results)
+
+    def _element_on_batch(self, leaf: Any) -> Any:
+        """Returns a fetched element, and the new value for an assignment."""
+        element = element_of(self.graph, leaf)
+        is_assigned = hasattr(leaf, "handle") and element.type != "VarHandleOp"
+        return self.graph.as_graph_element(leaf) if is_assigned else element
+
+    def batch_step(self, operations: Sequence[str], store: VariableStore) -> Step:
+        """Returns the step of a `BatchRun`. See `HookedGraph`."""
+        key = tuple(operations)
+        if key not in self._steps:
+            enter_batch_runs(store)
+            try:
+                elements = [self.graph.as_graph_element(name) for name in key]
+            except KeyError as error:
+                raise ValueError(
+                    "A hook must run operations that model_fn makes, because for "
+                    "batches of another size model_fn is called again, without the "
+                    f"operations of `begin`. Received: {', '.join(key)}, not all of "
+                    "which exist. Make them in model_fn, or drop a last, smaller batch."
+                ) from error
+            self._steps[key] = self._step_of(self._model, elements)
+        return self._steps[key]
+
+    def _elements_in(self, values: Any) -> Iterator[Any]:
+        """Yields the operations and tensors of this graph in nested objects."""
+        import tensorflow as tf
+
+        for value in _leaves(values):
+            for leaf in jax.tree.leaves(in_components(value)):
+                is_element = isinstance(leaf, tf.Operation) or tf.is_tensor(leaf)
+                if is_element and getattr(leaf, "graph", None) is self.graph:
+                    yield element_of(self.graph, leaf)
+
+    def _trains(self, elements: Sequence[Any]) -> bool:
+        """Returns whether elements assign variables, and need the input of a step."""
+        key = tuple(each.name for each in elements)
+        if key not in self._known_to_train:
+            run = of_variables(self._model, None, elements, needs_inputs=True)
+            self._known_to_train[key] = run is not None and bool(run.assigned)
+        return self._known_to_train[key]
 
     def assigns(self, fetches: Any) -> bool:
         """Returns whether fetches assign only variables of hooks. See `HookedGraph`."""
@@ -328,8 +413,8 @@ class FetchedGraph:
                 "Hooks must fetch tensors, because operations within the step "
                 f"have no effect on the devices. Received: {op.name} "
                 f"({op.type}), made at {line_of(op)}. Make it part of "
-                "train_op or of host_call. If it assigns variables only from "
-                "other variables, run it between steps with `session.run`."
+                "train_op or of host_call, or run it between steps with "
+                "`session.run`, on a batch of its own if it needs one."
             )
         return _Part([], lambda values: None)
 
@@ -403,6 +488,17 @@ class FetchedGraph:
         if run is None or run.assigned:
             return None
         return _Part(run.names, lambda values: run.run(values)[0])
+
+
+def _leaves(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Yields the objects in nested containers, whose keys need not be sortable."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if not isinstance(value, list | tuple | set):
+        yield value
+    elif depth:
+        for each in [*value]:
+            yield from _leaves(each, depth - 1)
 
 
 def _fetched(spec: Spec) -> Any:

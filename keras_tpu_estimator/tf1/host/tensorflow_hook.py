@@ -127,6 +127,19 @@ def _values(results: Any) -> Any:
     return _train().SessionRunValues(results, RunOptions(), RunMetadata())
 
 
+def _values_in(hook: Any) -> list[Any]:
+    """Returns the attributes of a hook, and the values that its methods captured."""
+    values = [*getattr(hook, "__dict__", {}).values()]
+    for name in ("after_create_session", "before_run", "after_run"):
+        method = getattr(hook, name)
+        closure = getattr(method, "__closure__", None) or ()
+        for cell in closure:
+            # The name of a cell may not be assigned yet.
+            with contextlib.suppress(ValueError):
+                values.append(cell.cell_contents)
+    return values
+
+
 def _wanted_at_end(hook: Any) -> Any:
     """Returns a hook's fetches at the end, which it does not request before."""
     train = _train()
@@ -175,6 +188,13 @@ class TensorFlowHook(LoopHook):
         """Whether `after_create_session` may initialize an iterator of the input."""
         is_own = _package_of(self.hook) in _OWN_PACKAGES
         return not is_own and self._has_own("after_create_session")
+
+    @property
+    def may_train(self) -> bool:
+        """Whether the hook has train operations, which its methods may run."""
+        if _package_of(self.hook) in _OWN_PACKAGES:
+            return False
+        return self._hooked.trains(_values_in(self.hook))
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns all steps, if the hook overrides methods around runs."""

@@ -1,7 +1,7 @@
 """The additions of a TF1 graph to its steps."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
@@ -36,6 +36,10 @@ class GraphAdditions(StepAdditions):
     def enter_new(self, store: VariableStore) -> bool:
         """Enters variables that hooks have made, and returns whether there are any."""
         return self.graph.enter_new(store)
+
+    def batch_step(self, operations: Sequence[str], store: VariableStore) -> Any:
+        """Returns the `Step` of operations that a hook runs on a batch of their own."""
+        return self.graph.batch_step(operations, store)
 
     def check(self, flags: Mapping[str, jax.Array]) -> None:
         """Raises an error if an integer did not fit 32 bits."""

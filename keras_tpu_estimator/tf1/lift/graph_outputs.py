@@ -74,6 +74,11 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
             f"assigns {sorted(changes)}. Use "
             "`optimizer.minimize(loss, tf.train.get_global_step())`."
         )
+    check_replicated(model, step, example)
+
+
+def check_replicated(model: ModelGraph, step: Pruned, example: StepInput) -> None:
+    """Checks that a step has the same result on all devices."""
     varying = step.varying(example.is_split)
     if varying.sums and example.cores.axes:
         raise ValueError(_sums_that_differ(step, varying.sums))

@@ -1,5 +1,6 @@
 """A TF1 graph as one step for all devices."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +34,7 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, retention_of
-from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
+from keras_tpu_estimator.tf1.graph.variables import BATCH_RUNS, REPEATS, SEED
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host.host_graph import growing_loops
@@ -50,6 +51,7 @@ from keras_tpu_estimator.tf1.lift.graph_additions import GraphAdditions
 from keras_tpu_estimator.tf1.lift.graph_outputs import (
     Compiled,
     GraphOutputs,
+    check_replicated,
     check_trained,
     warn_of_writes,
 )
@@ -60,6 +62,7 @@ from keras_tpu_estimator.tf1.spec import EstimatorSpec
 # An odd number, so that its multiples are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
 _REPEATS_STRIDE = 0x85EBCA6B
+_BATCH_RUNS_STRIDE = 0xC2B2AE35
 
 
 class GraphStep:
@@ -80,6 +83,7 @@ class GraphStep:
         metrics: GraphMetrics,
         bits: str | None,
     ):
+        self._bits = bits
         self._by_device = keras_random.are_by_device(bits)
         self._model = model
         self._mode, self._example = mode, example.without_data()
@@ -89,7 +93,7 @@ class GraphStep:
         self._calls_on_host: list[Call | None] = []
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
-        done = [model.spec.train_op] if training else []
+        done = self._done() if training else []
         with model.graph.as_default():
             tensors = self._tensors(metrics)
             self._write_files(tensors, done)
@@ -99,14 +103,11 @@ class GraphStep:
             model,
             flat,
             done,
-            self._summaries() if training else [],
+            self._summaries(),
             example.is_split,
             counts=training,
         )
-        if training:
-            check_trained(model, self._outputs.pruned, example)
-        else:
-            warn_of_writes(model, self._outputs.pruned, mode)
+        self._check()
         self.local = self._outputs.local
         self.counts_once = not training or self._outputs.pruned.counts_once()
         if training and self.counts_once and self._own_host_call is not None:
@@ -117,10 +118,9 @@ class GraphStep:
         """Returns the step that runs on all devices."""
         model = self._model
         changes = {*self._outputs.pruned.effects.last_writes, *self.local}
-        own = {SEED}
-        if not self.counts_once:
-            own.add(REPEATS)
-            changes.add(REPEATS)
+        counters = {*self._counters()}
+        changes |= counters
+        own = {SEED, *counters}
         return Step(
             mode=self._mode,
             function=self._run,
@@ -139,7 +139,11 @@ class GraphStep:
             named=self._outputs,
             records=self._outputs.records,
             additions=GraphAdditions(
-                FetchedGraph(model, self._example.cores.topology.num_replicas),
+                FetchedGraph(
+                    model,
+                    self._example.cores.topology.num_replicas,
+                    self._step_of_operations,
+                ),
                 self.counts_once,
                 retention_of(model.scaffold),
                 self._dtypes,
@@ -185,10 +189,7 @@ class GraphStep:
         if self._example.arrange is not None:
             features, labels = self._example.arrange(features, labels)
         core = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
-        step = values[GLOBAL_STEP].astype("uint32")
-        if not self.counts_once:
-            step += values[REPEATS] * jnp.uint32(_REPEATS_STRIDE)
-        key = jnp.stack([values[SEED] + core, step])
+        key = jnp.stack([values[SEED] + core, self._draw(values)])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
         found, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
@@ -213,14 +214,46 @@ class GraphStep:
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])
+        return changed | self._counted(values, changed), outputs
+
+    def _done(self) -> list[Any]:
+        """Returns the operations of TRAIN, besides the outputs."""
+        return [self._model.spec.train_op]
+
+    def _check(self) -> None:
+        """Checks the step, or warns about it."""
+        if self._mode == ModeKeys.TRAIN:
+            check_trained(self._model, self._outputs.pruned, self._example)
+        else:
+            warn_of_writes(self._model, self._outputs.pruned, self._mode)
+
+    def _counters(self) -> tuple[str, ...]:
+        """Returns the variables that this class assigns, besides the graph's."""
+        return () if self.counts_once else (REPEATS,)
+
+    def _draw(self, values: AnyArraysByPath) -> Any:
+        """Returns the number that random operations depend on."""
+        step: Any = values[GLOBAL_STEP].astype("uint32")
         if not self.counts_once:
-            stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
-            changed[REPEATS] = jnp.where(stays, values[REPEATS] + 1, jnp.uint32(0))
-        return changed, outputs
+            step = step + values[REPEATS] * jnp.uint32(_REPEATS_STRIDE)
+        return step
+
+    def _counted(self, values: AnyArraysByPath, changed: ArraysByPath) -> ArraysByPath:
+        """Returns the counters after a step that has changed variables."""
+        if self.counts_once:
+            return {}
+        stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
+        return {REPEATS: jnp.where(stays, values[REPEATS] + 1, jnp.uint32(0))}
+
+    def _step_of_operations(self, model: ModelGraph, elements: Sequence[Any]) -> Step:
+        """Returns a step of operations that a hook runs. `model` has its variables."""
+        return HookedStep(model, elements, self._example, self._bits).of_all_cores()
 
     def _summaries(self) -> list[Recorded]:
         """Returns the summaries of training."""
         model = self._model
+        if self._mode != ModeKeys.TRAIN:
+            return []
         return recorded(model.graph, model.scaffold.summary_op)
 
     def _tensors(self, metrics: GraphMetrics) -> dict[str, PyTree]:
@@ -267,6 +300,61 @@ class GraphStep:
         else:
             self._host_call = _both(self._host_call, writer)
             tensors["host_call"] = [tensors["host_call"], _fed(writer)]
+
+
+class HookedStep(GraphStep):
+    """The step of operations that a hook runs on a batch of their own.
+
+    Its loss is zero. Random operations draw other numbers than those of the main step,
+    and other ones in each run.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        elements: Sequence[Any],
+        example: StepInput,
+        bits: str | None,
+    ):
+        import tensorflow as tf
+
+        self._elements = [*elements]
+        with model.graph.as_default(), model.graph.control_dependencies(None):
+            # Host functions belong to the main step.
+            spec = dataclasses.replace(
+                model.spec, loss=tf.zeros([]), host_call=None, train_metrics=None
+            )
+        model = dataclasses.replace(model, spec=spec)
+        super().__init__(model, ModeKeys.TRAIN, example, GraphMetrics(), bits)
+        self.counts_once = False
+
+    def _done(self) -> list[Any]:
+        return self._elements
+
+    def _summaries(self) -> list[Recorded]:
+        return []
+
+    def _check(self) -> None:
+        check_replicated(self._model, self._outputs.pruned, self._example)
+
+    def _counters(self) -> tuple[str, ...]:
+        # The loop returns the global step after each step.
+        return (BATCH_RUNS, GLOBAL_STEP)
+
+    def _draw(self, values: AnyArraysByPath) -> Any:
+        runs = self._runs(values) * jnp.uint32(_BATCH_RUNS_STRIDE)
+        return values[GLOBAL_STEP].astype("uint32") + runs
+
+    def _counted(self, values: AnyArraysByPath, changed: ArraysByPath) -> ArraysByPath:
+        del changed
+        step = values[GLOBAL_STEP].astype("uint32")
+        return {BATCH_RUNS: jnp.stack([step, self._runs(values)])}
+
+    def _runs(self, values: AnyArraysByPath) -> jax.Array:
+        """Returns the number of this run since the global step changed, from 1."""
+        step, runs = values[BATCH_RUNS]
+        is_first = step != values[GLOBAL_STEP].astype("uint32")
+        return jnp.where(is_first, jnp.uint32(0), runs) + 1
 
 
 def _dtype(tensor: Any) -> np.dtype:
