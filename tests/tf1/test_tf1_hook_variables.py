@@ -230,3 +230,52 @@ class CountingSteps(tf.train.SessionRunHook):
 def test_fetched_increment_of_the_global_step_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="Hooks must fetch tensors"):
         made(tmp_path).train(fed([X]), hooks=[CountingSteps()], steps=1)
+
+
+MILLISECONDS = 1_795_905_834_397
+ALMOST_THIRD = np.float64(1) / 3
+
+
+class Wide(tf.train.SessionRunHook):
+    """Holds 64-bit numbers, as NASBench's hook holds a time in milliseconds."""
+
+    def begin(self):
+        made = functools.partial(tf.get_variable, trainable=False)
+        zeros = tf.zeros_initializer()
+        self.time = made("time", [], tf.int64, tf.constant_initializer(-1))
+        self.ratio = made("ratio", [2], tf.float64, zeros)
+        self.more = tf.group(
+            self.time.assign(tf.maximum(self.time, np.int64(MILLISECONDS)) + 1),
+            self.ratio.assign(self.ratio + ALMOST_THIRD),
+        )
+        self.seen = []
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs([self.time, self.ratio])
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(run_values.results)
+        run_context.session.run(self.more)
+
+
+@pytest.mark.parametrize("cores", [False, True])
+@pytest.mark.parametrize("layout", ["tensorflow", "hdf5", "orbax"])
+def test_wide_numbers_of_a_hook_stay_on_the_host(layout, cores, tmp_path):
+    settings = {"use_tpu": cores, "config": {"checkpoint_format": layout}}
+    program = made(tmp_path, **settings)
+    first, second = Wide(), Wide()
+    program.train(fed([X, X]), hooks=[first], steps=2)
+    program.train(fed([X]), hooks=[second], steps=1)
+    other = Wide()
+    made(tmp_path, **settings).train(fed([X]), hooks=[other], steps=1)
+    times = [int(time) for hook in (first, second, other) for time, _ in hook.seen]
+    assert times == [-1, *(MILLISECONDS + n for n in (1, 2, 3))]
+    assert other.seen[0][1].tolist() == [ALMOST_THIRD * 3] * 2
+    assert other.seen[0][0].dtype == np.int64
+    saved = kte.load_variable(tmp_path, "time")
+    assert saved == MILLISECONDS + 4 and saved.dtype == np.int64
+    ratio = kte.load_variable(tmp_path, "ratio")
+    assert ratio.dtype == np.float64 and ratio[0] == pytest.approx(4 / 3, abs=1e-15)
+    evaluated = Wide()
+    made(tmp_path, **settings).evaluate(fed([X]), hooks=[evaluated])
+    assert int(evaluated.seen[0][0]) == MILLISECONDS + 4

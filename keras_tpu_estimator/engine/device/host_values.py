@@ -206,7 +206,8 @@ class ShownValues:
             return
         self._take_back()
         self._store.assign(values)
-        self._arrays = {path: self._current(path) for path in values}
+        shown = values.keys() - self._store.on_host
+        self._arrays = {path: self._current(path) for path in shown}
         self._shown = values
 
     def assign(self, values: ArraysByPath) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -136,7 +137,11 @@ class CachedValues(Mapping[str, jax.Array]):
 
 def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
     """Returns the values that neither training nor Keras's `fit` has donated."""
-    return {path: value for path, value in values.items() if not value.is_deleted()}
+    return {
+        path: value
+        for path, value in values.items()
+        if isinstance(value, np.ndarray) or not value.is_deleted()
+    }
 
 
 class VariableOwner:
@@ -173,7 +178,8 @@ class VariableOwner:
             values = self._loaded(self._cached, step, checkpoint)
             self._cached.replace({}, None)
             if self._borrowers:
-                values.update(jax.tree.map(jnp.copy, dict(values)))
+                on_devices = {p: values[p] for p in values.keys() - self._store.on_host}
+                values.update(jax.tree.map(jnp.copy, on_devices))
         try:
             yield values
         finally:
@@ -250,7 +256,9 @@ class VariableOwner:
         sharded = {
             path: value
             for path, value in wanted.items()
-            if shard_writer is not None and not value.is_fully_replicated
+            if shard_writer is not None
+            and path not in self._store.on_host
+            and not value.is_fully_replicated
         }
         if sharded and shard_writer is not None and shard_writer.takes_replicated:
             sharded = wanted

@@ -4,6 +4,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,14 @@ class VariablePlaces:
         self._places: dict[str, jax.sharding.Sharding] = {}
 
     def put(self, values: AnyArraysByPath) -> ArraysByPath:
-        """Returns copies of values on the devices, padded to the rows there."""
+        """Returns copies of values on the devices, padded to the rows there.
+
+        Values that belong on the host stay there.
+        """
+        on_host = self._on_host(values)
+        if on_host:
+            rest = {p: value for p, value in values.items() if p not in on_host}
+            return self.put(rest) | on_host
         if self._all_are_replicated:
             return transfers.put_whole(self._cores, values, self._cores.replicated)
         places = self._places_of(values)
@@ -79,7 +87,14 @@ class VariablePlaces:
 
     def own_copies(self, values: ArraysByPath) -> ArraysByPath:
         """Returns the values on only the cores of this process."""
-        return own_copies(self._cores, values)
+        on_host = self._on_host(values)
+        rest = {p: value for p, value in values.items() if p not in on_host}
+        return own_copies(self._cores, rest) | on_host
+
+    def _on_host(self, values: AnyArraysByPath) -> dict[str, Any]:
+        """Returns the values that belong on the host."""
+        on_host = self._store.on_host
+        return {p: np.asarray(values[p]) for p in on_host if p in values}
 
     def pinned(self, values: ArraysByPath) -> ArraysByPath:
         """Constrains values of a trace to their shardings.

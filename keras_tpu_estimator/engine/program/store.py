@@ -69,6 +69,8 @@ class VariableStore:
             Checkpoints do not contain them.
         saved_dtypes: Dtypes in checkpoints by path, where devices have
             narrower ones.
+        on_host: Paths of the variables that no step reads, and that devices
+            cannot hold in their dtypes. Their values are NumPy arrays.
         inputs: A description of the inputs of the last trace of `model_fn`.
         rows: Numbers of rows by path, of variables whose rows are sharded over
             all cores. On the devices they may have more.
@@ -85,6 +87,7 @@ class VariableStore:
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.constants: set[str] = set()
         self.saved_dtypes: dict[str, np.dtype] = {}
+        self.on_host: set[str] = set()
         self.rows: dict[str, int] = {}
         self.valued: set[str] = set()
         self.holder: ValueHolder | None = None
@@ -171,13 +174,18 @@ class VariableStore:
         """Returns values from `init_from_checkpoint`, for variables without values."""
         missing = self.variables.keys() - values.keys()
         read = self.target.values(missing, self.device_dtype)
-        return {path: jnp.asarray(value) for path, value in read.items()}
+        return {
+            path: value if path in self.on_host else jnp.asarray(value)
+            for path, value in read.items()
+        }
 
     def assign(self, values: AnyArraysByPath) -> None:
         """Assigns values to variables by path."""
-        for path, value in values.items():
+        # A Keras variable has the dtype of the devices.
+        shown = {p: value for p, value in values.items() if p not in self.on_host}
+        for path, value in shown.items():
             store_value(self.variables[path], value)
-        self.valued.update(values)
+        self.valued.update(shown)
 
     def as_saved(self, path: str) -> SavedVariable:
         """Returns the properties of a variable that are compared with checkpoints."""
@@ -186,7 +194,9 @@ class VariableStore:
         return SavedVariable(shape, dtype, variable.trainable)
 
     def device_dtype(self, path: str) -> np.dtype:
-        """Returns the dtype of a variable on the devices."""
+        """Returns the dtype of a variable's value, which is on the devices or here."""
+        if path in self.on_host:
+            return self.saved_dtypes[path]
         stored = keras_variables.stored_dtype(self.variables[path])
         return jax.dtypes.canonicalize_dtype(stored)
 

@@ -58,7 +58,8 @@ class ShardValues:
     Attributes:
         variable: The description of the variable.
         array: The array on the devices. It may have more rows than the
-            variable; these are zero.
+            variable; these are zero. A NumPy array is written by the first
+            process.
         fetch: Copies a shard that this process writes to a NumPy array.
         check: Checks a fetched shard of a trained variable; `is_checked` is
             false for others. `part` calls it. A writer that does not use `part`
@@ -74,18 +75,18 @@ class ShardValues:
     """
 
     variable: ShardedVariable
-    array: jax.Array
+    array: jax.Array | np.ndarray
     fetch: Callable[[IndexRanges], np.ndarray]
     check: Callable[[np.ndarray], None] = _check_nothing
 
     @classmethod
     def from_array(
         cls,
-        array: jax.Array,
+        array: jax.Array | np.ndarray,
         dtype: np.dtype | None = None,
         rows: int | None = None,
     ) -> Self:
-        """Returns the values of an array on devices.
+        """Returns the values of an array.
 
         Args:
             array: The array, which may be sharded over several processes.
@@ -97,12 +98,19 @@ class ShardValues:
         """
         shape = array.shape if rows is None else (rows, *array.shape[1:])
         saved_dtype = np.dtype(array.dtype if dtype is None else dtype)
+        if isinstance(array, np.ndarray):
+            copied = array[: shape[0]] if shape else array
+            copied = copied.astype(saved_dtype)
+            complete = {IndexRanges.from_shape(shape): 0}
+            variable = ShardedVariable(shape, saved_dtype, complete)
+            return cls(variable, copied, lambda box: copied)
+        devices_array = array
 
         @functools.cache
         def shards() -> dict[tuple[int, ...], jax.Array]:
             return {
                 IndexRanges.from_slices(shard.index, array.shape).start: shard.data
-                for shard in array.addressable_shards
+                for shard in devices_array.addressable_shards
                 if shard.replica_id == 0
             }
 

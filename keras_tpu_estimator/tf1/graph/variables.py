@@ -30,8 +30,16 @@ BATCH_RUNS = "<batch runs>"
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> None:
-    """Enters the new variables of a graph, with the local variables of its step."""
+def enter(
+    store: VariableStore,
+    model: ModelGraph,
+    local: Collection[str],
+    of_hooks: bool = False,
+) -> None:
+    """Enters the new variables of a graph, with the local variables of its step.
+
+    Those `of_hooks` stay on the host if devices cannot hold them in their dtypes.
+    """
     new = {}
     own = {name: model.local[name] for name in local}
     for name, variable in {**own, **model.variables}.items():
@@ -41,6 +49,8 @@ def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> No
             on_devices = jax.dtypes.canonicalize_dtype(dtype)
             if on_devices != dtype:
                 store.saved_dtypes[name] = dtype
+                if of_hooks:
+                    store.on_host.add(name)
             new[name] = without_value(
                 name,
                 shape=shape,
@@ -57,7 +67,9 @@ def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> No
                 "name."
             )
     if new:
-        store.add(new, functools.partial(_initial_values, model, set(new)))
+        store.add(
+            new, functools.partial(_initial_values, model, set(new), store.on_host)
+        )
 
 
 def enter_seed(store: VariableStore, seed: int) -> None:
@@ -111,11 +123,12 @@ def _enter_counter(store: VariableStore, name: str, shape: tuple[int, ...]) -> N
 def _initial_values(
     model: ModelGraph,
     own: Collection[str],
+    on_host: Collection[str],
     paths: Collection[str],
     values: AnyArraysByPath,
     shardings: object = None,
 ) -> ArraysByPath:
-    """Returns the initial values of a graph's `own` variables.
+    """Returns the initial values of a graph's `own` variables, some of them `on_host`.
 
     A session computes them unsharded, whatever their `shardings`. Initializers may read
     the `values` of other variables.
@@ -125,7 +138,7 @@ def _initial_values(
     if not wanted:
         return {}
     variables = {**model.local, **model.variables}
-    made = _constants({name: variables[name] for name in wanted})
+    made = _constants({n: variables[n] for n in wanted if n not in on_host})
     drawn = [name for name in wanted if name not in made]
     initializers = {
         name: variables[name].initializer
@@ -159,9 +172,11 @@ def _initial_values(
             f"The initial value of {name!r}",
         )
         for name, value in {**made, **rest}.items()
+        if name not in on_host
     }
     copied: ArraysByPath = jax.device_put(fitting)
-    return copied
+    kept = {n: v for n, v in {**made, **rest}.items() if n in on_host}
+    return {**copied, **kept}
 
 
 def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -283,7 +283,7 @@ class FetchedGraph:
         self._assigns.clear()
         self._steps.clear()
         self._known_to_train.clear()
-        enter(store, self._model, local)
+        enter(store, self._model, local, of_hooks=True)
         return True
 
     def host_run(
@@ -343,7 +343,13 @@ class FetchedGraph:
                     f"operations of `begin`. Received: {', '.join(key)}, not all of "
                     "which exist. Make them in model_fn, or drop a last, smaller batch."
                 ) from error
-            self._steps[key] = self._step_of(self._model, elements)
+            on_devices = {
+                name: variable
+                for name, variable in self._model.variables.items()
+                if name not in store.on_host
+            }
+            model = dataclasses.replace(self._model, variables=on_devices)
+            self._steps[key] = self._step_of(model, elements)
         return self._steps[key]
 
     def _elements_in(self, values: Any) -> Iterator[Any]:

@@ -71,7 +71,7 @@ def begin_arrays(
     """
     import orbax.checkpoint as ocp
 
-    arrays = {path: alias(value.array) for path, value in values.items()}
+    arrays = {path: _separate(value.array) for path, value in values.items()}
     args = {
         path: ocp.SaveArgs(dtype=value.variable.dtype) for path, value in values.items()
     }
@@ -98,8 +98,15 @@ def begin_arrays(
     return check_and_wait
 
 
-def _local_shards(array: jax.Array) -> list[np.ndarray]:
+def _separate(array: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Returns an array that training neither donates nor changes."""
+    return array.copy() if isinstance(array, np.ndarray) else alias(array)
+
+
+def _local_shards(array: jax.Array | np.ndarray) -> list[np.ndarray]:
     """Returns this host's shards, fetched, without replicas."""
+    if isinstance(array, np.ndarray):
+        return [array]
     return [
         np.asarray(shard.data)
         for shard in array.addressable_shards
