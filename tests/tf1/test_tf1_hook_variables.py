@@ -279,3 +279,67 @@ def test_wide_numbers_of_a_hook_stay_on_the_host(layout, cores, tmp_path):
     evaluated = Wide()
     made(tmp_path, **settings).evaluate(fed([X]), hooks=[evaluated])
     assert int(evaluated.seen[0][0]) == MILLISECONDS + 4
+
+
+class Restoring(tf.train.SessionRunHook):
+    """Assigns the variables of a call when a session begins, as Mesh TensorFlow's."""
+
+    def __init__(self, operation):
+        self.operation = operation
+
+    def after_create_session(self, session, coord):
+        session.run(self.operation)
+
+
+class Saving(tf.train.CheckpointSaverListener):
+    """Assigns the model's variables before they are saved."""
+
+    def __init__(self, operation):
+        self.operation = operation
+
+    def before_save(self, session, global_step_value):
+        session.run(self.operation)
+
+
+def sliced_model_fn(features, labels, mode, params):
+    master = tf.get_variable("w", [3, 1], initializer=tf.constant_initializer(0.1))
+    part = tf.get_variable("part", [3, 1], collections=[], trainable=False)
+    hooks = [Restoring(tf.group(part.assign(master)))]
+    outputs = tf.matmul(features, part)
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.tf1.TPUEstimatorSpec(
+            mode, predictions={"y": outputs}, prediction_hooks=hooks
+        )
+    loss = tf.reduce_mean((outputs - 1) ** 2)
+    gradient = tf.gradients(loss, part)[0]
+    train_op = tf.group(
+        part.assign_sub(0.1 * gradient), tf.train.get_global_step().assign_add(1)
+    )
+    saver = tf.train.CheckpointSaverHook(
+        params["dir"], save_steps=2, listeners=[Saving(tf.group(master.assign(part)))]
+    )
+    return kte.tf1.TPUEstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=train_op,
+        training_hooks=[*hooks, saver],
+        evaluation_hooks=hooks,
+    )
+
+
+def test_variables_in_no_collection_belong_to_a_call(tmp_path):
+    # The values of TensorFlow 1.15.5.
+    ones = np.ones((16, 3), "float32")
+    params = {"dir": str(tmp_path)}
+    program = estimator(sliced_model_fn, tmp_path, iterations=1, params=params)
+    program.train(fed([ones] * 3), steps=3)
+    assert program.get_variable_names() == ["global_step", "w"]
+    np.testing.assert_allclose(program.get_variable_value("w"), [[0.3184]] * 3, 1e-6)
+    program = estimator(sliced_model_fn, tmp_path, iterations=1, params=params)
+    program.train(fed([ones] * 2), steps=2)
+    saved = program.get_variable_value("w")
+    np.testing.assert_allclose(saved, [[0.330944]] * 3, 1e-6)
+    result = program.evaluate(fed([ones]), steps=1)
+    assert result["loss"] == pytest.approx((3 * 0.330944 - 1) ** 2, rel=1e-4)
+    predicted = next(program.predict(fed([ones])))
+    assert predicted["y"] == pytest.approx([3 * 0.330944], rel=1e-6)

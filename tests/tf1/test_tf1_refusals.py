@@ -80,10 +80,6 @@ def has_a_ref_variable(x):
         tf.enable_resource_variables()
 
 
-def has_a_local_variable(x):
-    return x * variable("own", 2, collections=["mine"])
-
-
 PREDICT = kte.ModeKeys.PREDICT
 
 
@@ -98,7 +94,6 @@ PREDICT = kte.ModeKeys.PREDICT
         (has_a_ref_variable, {}, ValueError, "ref, VariableV2, not a resource"),
         (dilated, {}, ValueError, "compile dilated (Dilation2D), FILE"),
         (masked, {"mode": PREDICT}, ValueError, "fixed shapes FILE"),
-        (has_a_local_variable, {}, ValueError, "global variables ['own']"),
         (
             tf.reduce_sum,
             {"mode": PREDICT, "use_tpu": True},

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,7 +24,9 @@ class ModelGraph:
 
     Attributes:
         inputs: The placeholders of features and labels, as a flat list.
-        local: The variables of one estimator call, such as metric counters.
+        local: The variables of one estimator call: metric counters, and the `loose`
+            variables, which are in no collection. Hooks assign these, as those of
+            Mesh TensorFlow do.
         trainable: The names of the trainable variables.
         scaffold: The fields of `tf.train.Scaffold` that the script has set.
     """
@@ -36,6 +38,7 @@ class ModelGraph:
     local: dict[str, Any]
     trainable: frozenset[str]
     scaffold: GraphScaffold
+    loose: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def made_since(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns variables that were made later, by name: global, then local ones."""
@@ -67,7 +70,12 @@ def build(
     v1 = tf.compat.v1
     cores = example.cores.topology.num_replicas
     rows = example.additional["batch_size"]
-    with building(seed, cores) as graph, internals.for_xla(graph), batches_of(rows):
+    with (
+        building(seed, cores) as graph,
+        internals.for_xla(graph),
+        batches_of(rows),
+        _recorded_variables() as made,
+    ):
         features, labels = _placeholders(mode, example)
         # The script may replace the features or labels.
         inputs = fed_for((features, labels))
@@ -90,7 +98,35 @@ def build(
         variables = {v.op.name: v for v in v1.global_variables()}
         local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
-    return ModelGraph(graph, spec, inputs, variables, local, trainable, scaffold)
+        loose = {
+            v.op.name: v
+            for v in made
+            if getattr(v, "graph", None) is graph
+            and v.op.name not in {*variables, *local}
+            and v.dtype != tf.string
+        }
+    return ModelGraph(
+        *(graph, spec, inputs, variables),
+        local={**local, **loose},
+        trainable=trainable,
+        scaffold=scaffold,
+        loose=loose,
+    )
+
+
+@contextlib.contextmanager
+def _recorded_variables() -> Iterator[list[Any]]:
+    """Records the variables that are made in the `with` block."""
+    import tensorflow as tf
+
+    made = []
+
+    def record(create: Callable[..., Any], **settings: Any) -> Any:
+        made.append(create(**settings))
+        return made[-1]
+
+    with tf.compat.v1.variable_creator_scope(record):
+        yield made
 
 
 def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:

@@ -233,7 +233,7 @@ class FetchedGraph:
         self.graph = model.graph
         self._num_replicas = num_replicas
         self.fetched = _fetched(model.spec)
-        self._model = _with_eval_step(model)
+        self._model = _with_call_variables(model)
         self.found: dict[Any, _Part | None] = {}
         self._assigns: dict[Any, bool] = {}
         self._known_to_train: dict[tuple[str, ...], bool] = {}
@@ -514,12 +514,13 @@ def _fetched(spec: Spec) -> Any:
     return spec.predictions if spec.mode == ModeKeys.PREDICT else [spec.loss]
 
 
-def _with_eval_step(model: ModelGraph) -> ModelGraph:
-    """Returns a graph whose hooks can read the number of evaluated batches."""
-    step = model.local.get(EVAL_STEP)
-    if step is None:
-        return model
-    variables = {**model.variables, EVAL_STEP: step}
+def _with_call_variables(model: ModelGraph) -> ModelGraph:
+    """Returns a graph whose hooks can use some variables of a call.
+
+    These are the number of evaluated batches, and the variables in no collection.
+    """
+    counted = {n: v for n, v in model.local.items() if n == EVAL_STEP}
+    variables = {**model.variables, **counted, **model.loose}
     return dataclasses.replace(model, variables=variables)
 
 

@@ -155,6 +155,7 @@ class GraphOutputs:
         self._is_split = is_split
         self.pruned = self._prune([])
         used = {*self.pruned.body.variables}
+        used |= {*model.loose}
         self.local = tuple(n for n in model.local if counts or n in used)
         self._summaries = self._possible(summaries)
         self._named: dict[str, Any] = {}
