@@ -193,6 +193,21 @@ def test_libraries_that_supply_names_get_version_1(program, tmp_path, monkeypatc
     assert report.runs
 
 
+def test_fallback_of_a_package_of_tensorflow_is_not_used(program) -> None:
+    report = program(
+        """
+        try:
+            tfgan = tf.contrib.gan
+        except AttributeError:
+            import tensorflow_gan as tfgan
+        tfgan.estimator.GANEstimator()
+        """
+    )
+    (finding,) = report.with_verdict(Verdict.MISSING)
+    assert finding.name == "tf.contrib.gan.estimator.GANEstimator"
+    assert not report.runs
+
+
 def test_missing_dependencies_of_a_library_are_reported(
     program, tmp_path, monkeypatch
 ) -> None:

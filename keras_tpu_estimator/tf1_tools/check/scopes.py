@@ -146,6 +146,10 @@ class Scope:
             each == first or (isinstance(each, str) and _is_same_import(each, first))
             for each in meanings
         )
+        # The packages of tf.contrib exist here, so that no library replaces them.
+        same = same or (
+            _is_of_contrib(first) and all(isinstance(m, str) for m in meanings)
+        )
         return first if same else None
 
     def _of_binding(
@@ -289,6 +293,12 @@ def _arguments(node: ast.AST) -> list[ast.arg]:
     a = node.args
     optional = [each for each in (a.vararg, a.kwarg) if each is not None]
     return [*a.posonlyargs, *a.args, *a.kwonlyargs, *optional]
+
+
+def _is_of_contrib(meaning: Meaning) -> bool:
+    """Returns whether an import or an assignment means a package of `tf.contrib`."""
+    path = (catalogue.path_of(meaning) if isinstance(meaning, str) else None) or ""
+    return path.startswith("contrib.") and path in catalogue.catalogue().packages
 
 
 def _is_same_import(name: str, other: Meaning) -> bool:
