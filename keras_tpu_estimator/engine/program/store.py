@@ -174,10 +174,7 @@ class VariableStore:
         """Returns values from `init_from_checkpoint`, for variables without values."""
         missing = self.variables.keys() - values.keys()
         read = self.target.values(missing, self.device_dtype)
-        return {
-            path: value if path in self.on_host else jnp.asarray(value)
-            for path, value in read.items()
-        }
+        return {path: jnp.asarray(value) for path, value in read.items()}
 
     def assign(self, values: AnyArraysByPath) -> None:
         """Assigns values to variables by path."""
