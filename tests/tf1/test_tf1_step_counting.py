@@ -368,7 +368,7 @@ def test_usual_programs_are_planned_ahead(minimize, expected):
     model_fn = kte.tf1.model_fn(model_fn_of(minimize))
     estimator = estimator_of(model_fn, None, batch=BATCH)
     step = estimator._context.runtime.prepare(kte.ModeKeys.TRAIN, *data[0])
-    assert step.counts_once is expected
+    assert step.additions.counts_once is expected
 
 
 def test_random_ops_differ_in_uncounted_runs(tmp_path):
