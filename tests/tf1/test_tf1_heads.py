@@ -100,6 +100,28 @@ def public(kind, *args, **kwargs):
             lambda: public("MultiLabelHead", 2, classes_for_class_based_metrics=["a"]),
             "must be words of `label_vocabulary`, or integers below 2",
         ),
+        (
+            lambda: public("MultiClassHead", 3, label_vocabulary=["a"]),
+            "`label_vocabulary` must have 3 words",
+        ),
+        (
+            lambda: public("BinaryClassHead", thresholds=[0.5, 1.0]),
+            r"`thresholds` must be between 0 and 1. Received: \[1.0\]",
+        ),
+        (
+            lambda: public("MultiLabelHead", 2, thresholds=[0.0]),
+            "`thresholds` must be between 0 and 1",
+        ),
+        (
+            lambda: public("RegressionHead", loss_fn=lambda labels, scores: 0),
+            r"Received: \['labels', 'scores'\]",
+        ),
+        (
+            lambda: public(
+                "RegressionHead", loss_fn=lambda labels, logits: logits[:, 0]
+            ).loss(np.ones([2, 1]), np.ones([2, 1])),
+            r"losses of `loss_fn` must have the shape \[batch, ..., 1\]",
+        ),
         (lambda: public("MultiHead", []), "`heads` must be heads with names"),
         (
             lambda: public("MultiHead", [public("RegressionHead")]),
@@ -155,3 +177,77 @@ def test_ready_made_networks_accept_all_heads(tmp_path):
     assert metrics["loss"] == pytest.approx(metrics["loss/a"] + metrics["loss/b"])
     predicted = next(made.predict(input_fn))
     assert [*predicted] == [("a", "predictions"), ("b", "predictions")]
+
+
+def heads_of(kind):
+    """Returns a head of `canned` or of `tf.estimator`, with its classes."""
+    from tensorflow.python.estimator.canned import head as canned
+
+    return {
+        "regression": lambda: canned._regression_head(),
+        "binary": canned._binary_logistic_head_with_sigmoid_cross_entropy_loss,
+        "classes": lambda: canned._multi_class_head_with_softmax_cross_entropy_loss(3),
+        "labels": lambda: tf.contrib.estimator.multi_label_head(3),
+    }[kind]()
+
+
+WIDTHS = {"regression": 1, "binary": 1, "classes": 3, "labels": 3}
+LABELS = {
+    "regression": [0.5, 2.0],
+    "binary": [0, 1],
+    "classes": [0, 2],
+    "labels": [[0, 1, 1], [1, 0, 0]],
+}
+# The sums over the batch.
+LOSSES = {"regression": 2.5, "binary": 1.626523376, "classes": 2.197224577}
+
+
+def logits_of(kind):
+    rows = [[1.0], [1.0]] if kind == "binary" else [[0.0], [0.5]]
+    return np.array(rows, "float32") + np.zeros([2, WIDTHS[kind]], "float32")
+
+
+@pytest.mark.parametrize("kind", WIDTHS)
+@pytest.mark.parametrize("form", ["arrays", "lists", "unknown sizes", "unknown ranks"])
+def test_labels_and_logits_of_any_form_have_the_same_loss(kind, form):
+    kte.tf1.install()
+    logits, labels = logits_of(kind), np.array(LABELS[kind])
+    with tf.Graph().as_default(), tf.Session() as session:
+        exact = heads_of(kind).create_loss(
+            {}, "eval", tf.constant(logits), tf.constant(labels)
+        )
+        if form == "lists":
+            pair = logits.tolist(), labels.tolist()
+        elif form == "arrays":
+            pair = logits, labels
+        else:
+            unknown = [None] * 2 if form == "unknown sizes" else None
+            labels = labels.reshape(2, -1)
+            pair = tuple(
+                tf.placeholder_with_default(each, unknown) for each in (logits, labels)
+            )
+        loss = heads_of(kind).create_loss({}, "eval", *pair)
+        first, second = session.run([exact[0], loss[0]])
+    assert first == second
+    if kind in LOSSES:
+        np.testing.assert_allclose(first, LOSSES[kind], 1e-5)
+
+
+@pytest.mark.parametrize("shape", [None, [None, None], [None, 1]])
+def test_weights_of_unknown_sizes_count(shape):
+    kte.tf1.install()
+    with tf.Graph().as_default(), tf.Session() as session:
+        weights = tf.placeholder_with_default([[1.0], [3.0]], shape)
+        head = public("RegressionHead", weight_column="w")
+        loss = head.loss([[1.0], [2.0]], [[0.0], [0.0]], {"w": weights})
+        assert session.run(loss) == pytest.approx((1 + 3 * 4) / 2)
+
+
+@pytest.mark.parametrize("number", [-1, 3])
+def test_label_that_is_no_class_makes_the_loss_nan(number):
+    kte.tf1.install()
+    with tf.Graph().as_default(), tf.Session() as session:
+        sparse = tf.SparseTensor([[0, 0], [1, 0], [1, 1]], [0, number, 0], [2, 2])
+        head = public("MultiLabelHead", 3)
+        assert np.isnan(session.run(head.loss(sparse, np.zeros([2, 3]))))
+        assert np.isnan(session.run(head.loss([[0, number, 0]], np.zeros([1, 3]))))

@@ -17,6 +17,7 @@ from keras_tpu_estimator.tf1.reimplemented.estimator import MetricKeys, Predicti
 from keras_tpu_estimator.tf1_tools.tf_estimator.heads import Head, LossSpec
 
 _Metrics = dict[str, tuple[tf.Tensor, tf.Tensor]]
+_NO_CLASS = -(2**20)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,10 @@ class BinaryClassHead(_ClassHead):
     n_classes: int = dataclasses.field(default=2, init=False)
     thresholds: Sequence[float] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_thresholds(self.thresholds)
+
     @property
     def logits_dimension(self) -> int:
         """The size of the last axis of the logits."""
@@ -101,9 +106,7 @@ class BinaryClassHead(_ClassHead):
 
     def _numbers(self, labels: Any) -> Any:
         ids = tf.cast(super()._numbers(labels), tf.float32)
-        # Devices ignore assertions. A label that is no class makes the loss NaN.
-        nan = tf.fill(tf.shape(ids), float("nan"))
-        return tf.where((ids >= 0) & (ids <= 1), ids, nan)
+        return _or_nan(ids, (ids >= 0) & (ids <= 1))
 
     def _losses(self, labels: Any, logits: Any) -> Any:
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -152,6 +155,7 @@ class MultiClassHead(_ClassHead):
                 "`n_classes` must be an integer above 2. Received: "
                 f"{self.n_classes!r}. Use a binary head for two classes."
             )
+        _check_vocabulary(self.label_vocabulary, self.n_classes)
 
     @property
     def logits_dimension(self) -> int:
@@ -206,12 +210,8 @@ class MultiLabelHead(_ClassHead):
                 "`n_classes` must be an integer above 1. Received: "
                 f"{self.n_classes!r}. Use a binary head for one class."
             )
-        words = self.label_vocabulary
-        if words is not None and len(words) != self.n_classes:
-            raise ValueError(
-                f"`label_vocabulary` must have {self.n_classes} words, one for each "
-                f"class. Received: {words!r}. Change `n_classes`."
-            )
+        _check_vocabulary(self.label_vocabulary, self.n_classes)
+        _check_thresholds(self.thresholds)
         self.class_numbers()
 
     def class_numbers(self) -> list[int]:
@@ -238,7 +238,7 @@ class MultiLabelHead(_ClassHead):
         return self.n_classes
 
     @property
-    def _weight_dimension(self) -> int:
+    def _loss_dimension(self) -> int:
         return 1
 
     def _dense(self, labels: Any) -> Any:
@@ -251,12 +251,17 @@ class MultiLabelHead(_ClassHead):
                 "Sparse labels must be integers. Received labels of dtype "
                 f"{ids.dtype.name}. Pass `label_vocabulary` for strings."
             )
+        is_class = (ids >= 0) & (ids < self.n_classes)
         rows = labels.indices[:, :-1]
-        cells = tf.concat([rows, tf.cast(ids, tf.int64)[:, None]], 1)
+        columns = tf.cast(tf.where(is_class, ids, tf.zeros_like(ids)), tf.int64)
+        cells = tf.concat([rows, columns[:, None]], 1)
+        # Devices ignore assertions. A number that is no class makes a label negative,
+        # whatever is added to it, and the loss NaN.
+        one = tf.ones_like(columns)
+        marks = tf.where(is_class, one, one * _NO_CLASS)
         shape = tf.concat([labels.dense_shape[:-1], [self.n_classes]], 0)
-        counts = tf.scatter_nd(cells, tf.ones_like(ids, tf.int64), shape)
+        dense = tf.clip_by_value(tf.scatter_nd(cells, marks, shape), -1, 1)
         rank = labels.shape.ndims
-        dense = tf.cast(counts > 0, tf.int64)
         return tf.ensure_shape(dense, [*[None] * (rank - 1), self.n_classes])
 
     def _numbers(self, labels: Any) -> Any:
@@ -264,6 +269,7 @@ class MultiLabelHead(_ClassHead):
 
     def _losses(self, labels: Any, logits: Any) -> Any:
         labels = tf.cast(labels, tf.float32)
+        labels = _or_nan(labels, (labels >= 0) & (labels <= 1))
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
         return tf.reduce_mean(losses, -1, keepdims=True)
 
@@ -315,6 +321,29 @@ class MultiLabelHead(_ClassHead):
         classes = {PredictionKeys.ALL_CLASSES: self._all_classes(scores)}
         outputs = super()._export_outputs(predictions | classes)
         return outputs | {"predict": PredictOutput(predictions)}
+
+
+def _or_nan(labels: Any, are_valid: Any) -> Any:
+    """Returns labels, with NaN for wrong ones, because devices ignore assertions."""
+    return tf.where(are_valid, labels, tf.fill(tf.shape(labels), float("nan")))
+
+
+def _check_vocabulary(words: Sequence[str] | None, n_classes: int) -> None:
+    """Raises an error if the words do not name all classes."""
+    if words is not None and len(words) != n_classes:
+        raise ValueError(
+            f"`label_vocabulary` must have {n_classes} words, one for each class. "
+            f"Received: {words!r}. Change `n_classes`."
+        )
+
+
+def _check_thresholds(thresholds: Sequence[float] | None) -> None:
+    """Raises an error if a threshold is no probability."""
+    wrong = [each for each in thresholds or () if not 0 < each < 1]
+    if wrong:
+        raise ValueError(
+            f"`thresholds` must be between 0 and 1. Received: {wrong}. Remove these."
+        )
 
 
 def _at_thresholds(

@@ -96,15 +96,17 @@ class Head(BaseHead):
                 f"`loss_reduction` must be one of {known}. Received: "
                 f"{self.loss_reduction!r}. Use tf.losses.Reduction.SUM."
             )
+        if self.loss_fn is not None:
+            _check_loss_arguments(argument_names(self.loss_fn))
 
     @property
     def _label_dimension(self) -> int:
-        """The size of the last axis of the labels and of their losses."""
+        """The size of the last axis of the labels."""
         return 1
 
     @property
-    def _weight_dimension(self) -> int:
-        """The largest size of the last axis of the weights."""
+    def _loss_dimension(self) -> int:
+        """The size of the last axis of the losses, and the largest of the weights."""
         return self._label_dimension
 
     def _dense(self, labels: Any) -> Any:
@@ -143,9 +145,11 @@ class Head(BaseHead):
             labels: Shape `[batch, ..., label_dimension]`, or without the last axis.
 
         Raises:
-            ValueError: The labels or weights are missing or have another shape.
+            ValueError: The labels or weights are missing or have another shape, or the
+                losses of `loss_fn` have.
         """
         del mode
+        logits = tf.convert_to_tensor(logits)
         labels = self._dense(labels)
         targets = self._numbers(_labels(labels, logits, self._label_dimension))
         if self.loss_fn is None:
@@ -154,7 +158,8 @@ class Head(BaseHead):
             has_features = "features" in argument_names(self.loss_fn)
             given = {"features": features} if has_features else {}
             losses = self.loss_fn(labels=targets, logits=logits, **given)
-        weights = _weights(features, self.weight_column, logits, self._weight_dimension)
+            _check_losses(losses, logits, self._loss_dimension)
+        weights = _weights(features, self.weight_column, logits, self._loss_dimension)
         total = tf.losses.compute_weighted_loss(
             losses, weights, reduction=self.loss_reduction
         )
@@ -293,27 +298,71 @@ def _labels(labels: Any, logits: Any, size: int) -> Any:
             f"Labels must be a tensor of shape [batch, ..., {size}]. Received: "
             f"{received}. Return a pair of features and labels from input_fn."
         )
-    labels = tf.convert_to_tensor(labels)
-    if labels.shape.ndims == logits.shape.ndims - 1:
-        labels = labels[..., None]
-    if labels.shape.ndims != logits.shape.ndims or labels.shape[-1] != size:
+    labels = _with_last_axis(tf.convert_to_tensor(labels), logits)
+    sizes = _sizes(logits, size)
+    if not labels.shape.is_compatible_with(sizes):
         raise ValueError(
             f"Labels must have the shape [batch, ..., {size}]. Received labels of "
             f"shape {labels.shape} for logits of shape {logits.shape}. Change the "
             "labels, n_classes or label_dimension."
         )
-    return labels
+    return _of_shape(labels, sizes)
+
+
+def _with_last_axis(values: Any, logits: Any) -> Any:
+    """Returns labels or weights with the rank of the logits, if both are known."""
+    ranks = values.shape.ndims, logits.shape.ndims
+    if None not in ranks and ranks[0] == ranks[1] - 1:
+        return values[..., None]
+    return values
+
+
+def _sizes(logits: Any, last: int | None) -> tf.TensorShape:
+    """Returns the sizes of values with the rank of the logits and a last axis."""
+    if logits.shape.ndims is None:
+        return tf.TensorShape(None)
+    return tf.TensorShape([*[None] * (logits.shape.ndims - 1), last])
+
+
+def _of_shape(values: Any, sizes: tf.TensorShape) -> Any:
+    """Returns values that are checked as the program runs, where sizes are unknown."""
+    is_known = str(values.shape) == str(values.shape.merge_with(sizes))
+    return values if is_known else tf.ensure_shape(values, sizes)
+
+
+def _check_loss_arguments(names: Sequence[str]) -> None:
+    """Raises an error if a loss function does not take the arguments of a head."""
+    known = {"labels", "logits", "features", "loss_reduction"}
+    if not {"labels", "logits"} <= {*names} <= known:
+        raise ValueError(
+            "`loss_fn` must have the arguments `labels` and `logits`, and can have "
+            f"`features`. Received: {sorted(names)}. Change its arguments."
+        )
+
+
+def _check_losses(losses: Any, logits: Any, size: int) -> None:
+    """Raises an error if the losses of a function have another shape."""
+    sizes = _sizes(logits, size)
+    if sizes.ndims is not None:
+        sizes = logits.shape[:-1].concatenate(size)
+    if not losses.shape.is_compatible_with(sizes):
+        raise ValueError(
+            f"The losses of `loss_fn` must have the shape [batch, ..., {size}], which "
+            f"is {sizes}. Received: {losses.shape}. Return one loss for each label."
+        )
 
 
 def checked_logits(logits: Any, size: int) -> Any:
     """Returns logits as float32, after a check of their shape."""
     logits = tf.cast(logits, tf.float32)
-    if logits.shape.ndims is None or logits.shape.ndims < 2 or logits.shape[-1] != size:
+    sizes = _sizes(logits, size)
+    is_known = logits.shape.ndims is not None and logits.shape.ndims >= 2
+    if not is_known or not logits.shape.is_compatible_with(sizes):
         raise ValueError(
             f"Logits must have the shape [batch, ..., {size}]. Received: "
             f"{logits.shape}. Use a last layer of {size} units."
         )
-    return logits
+    return _of_shape(logits, sizes)
 
 
 def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -> Any:
@@ -336,16 +385,16 @@ def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -
     if column.normalizer_fn is not None:
         weights = column.normalizer_fn(weights)
     weights = tf.cast(weights, tf.float32)
-    if weights.shape.ndims == logits.shape.ndims - 1:
-        weights = weights[..., None]
-    sizes = 1, size
-    if weights.shape.ndims != logits.shape.ndims or weights.shape[-1] not in sizes:
+    weights = _with_last_axis(weights, logits)
+    sizes = _sizes(logits, None)
+    last = weights.shape[-1] if weights.shape.ndims else None
+    if not weights.shape.is_compatible_with(sizes) or last not in (None, 1, size):
         raise ValueError(
             "Weights must have the shape [batch, ...] or [batch, ..., 1]. Received "
             f"weights of shape {weights.shape} for logits of shape {logits.shape}. "
             f"Change the feature {column.key!r}."
         )
-    return weights
+    return _of_shape(weights, sizes)
 
 
 def train_op_of(
