@@ -203,6 +203,15 @@ def test_keys_of_features_must_be_strings(keys, tmp_path):
         forward_features(Estimator(model_fn, tmp_path), keys)
 
 
+def test_default_values_are_only_for_sparse_features(tmp_path):
+    made = forward_features(Estimator(model_fn, tmp_path), "x", {"x": 0.0})
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match="'x', which is"),
+    ):
+        made.model_fn({"x": tf.zeros([2, 1])}, None, "infer", made.config)
+
+
 def test_sparse_features_become_dense_predictions(tmp_path):
     plain = Estimator(model_fn, tmp_path)
     made = forward_features(plain, "ids", {"ids": -1})

@@ -318,7 +318,8 @@ def forward_features(
     Raises:
         TypeError: `keys` contains something else than strings.
         ValueError: In evaluation or prediction, a feature is missing, or a prediction
-            has its name, or the predictions are no dict.
+            has its name, or the predictions are no dict, or a dense feature is in
+            `sparse_default_values`.
     """
     keys = [keys] if isinstance(keys, str) else keys
     is_list = keys is None or isinstance(keys, list | tuple)
@@ -348,7 +349,7 @@ def forward_features(
                 f"{wrong}, features {sorted(features)} and predictions "
                 f"{sorted(spec.predictions)}. Change `keys`."
             )
-        added = {key: _dense(key, features[key], defaults.get(key)) for key in chosen}
+        added = {key: _dense(key, features[key], defaults) for key in chosen}
         outputs = dict(spec.export_outputs or {})
         for name in ("predict", "serving_default"):
             output = outputs.get(name)
@@ -369,18 +370,24 @@ def _like(estimator: Estimator, model_fn: Callable[..., Any]) -> Estimator:
     )
 
 
-def _dense(key: str, feature: Any, default: Any) -> Any:
+def _dense(key: str, feature: Any, defaults: Mapping[str, Any]) -> Any:
     """Returns a feature as a dense tensor."""
     import tensorflow as tf
 
-    if not isinstance(feature, tf.SparseTensor):
+    is_sparse = isinstance(feature, tf.SparseTensor)
+    if not is_sparse and key not in defaults:
         return feature
-    if default is None:
+    if not is_sparse:
+        raise ValueError(
+            "`sparse_default_values` must contain only sparse features. Received: "
+            f"{key!r}, which is dense. Remove it."
+        )
+    if key not in defaults:
         raise ValueError(
             f"`sparse_default_values` must contain {key!r}, because this feature is "
             "sparse. Add a value for missing cells, or leave the feature out of `keys`."
         )
-    return tf.sparse.to_dense(feature, default_value=default)
+    return tf.sparse.to_dense(feature, default_value=defaults[key])
 
 
 # A placeholder feature for inputs without tensors. It defines the number of steps, and
