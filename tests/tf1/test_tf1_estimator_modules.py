@@ -183,3 +183,10 @@ def test_private_keras_has_what_tensorflow_removed(name):
 def test_private_keras_has_its_other_modules():
     module = resolve("python.keras.utils.tf_utils")
     assert module.__name__ == "tensorflow.python.keras.utils.tf_utils"
+
+
+@pytest.mark.parametrize("name", ["GRU", "GRUCell", "LSTM", "LSTMCell"])
+def test_recurrent_layers_below_python_are_those_of_tensorflow_1(name):
+    kte.tf1.install()
+    layer = resolve(f"python.keras.layers.{name}")
+    assert layer.__module__ == "tensorflow.python.keras.layers.recurrent"
