@@ -1,4 +1,4 @@
-"""TensorFlow's private names that the import of TF1 graphs uses or replaces."""
+"""TensorFlow's private names that imports of its graphs use or replace."""
 
 import contextlib
 import functools
@@ -168,7 +168,7 @@ GRAPH_OF_INPUTS = GraphName(
     ("tensorflow.python.framework.ops._get_graph_from_inputs",),
 )
 RESOURCE_VARIABLE = PrivateName(
-    "is the class of variables, whose operators differ from TensorFlow 1's",
+    "is the class of variables, whose operators have changed",
     ("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable",),
 )
 INITIALIZED_VALUE = GraphName(
