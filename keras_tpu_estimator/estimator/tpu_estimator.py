@@ -22,6 +22,7 @@ from keras_tpu_estimator.base.common.field_checks import check_int, suggesting
 from keras_tpu_estimator.base.common.logs import follow_tensorflow
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import CheckpointLike, InputFn, PathLike
 from keras_tpu_estimator.base.common.user_frames import UserFrames
 from keras_tpu_estimator.base.hosts import starting
@@ -419,3 +420,13 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         )
         prediction = Prediction(context, input_fn, hooks, checkpoint_path, sampling)
         return watched(prediction.run(), context.config.stall_timeout_secs)
+
+
+def check_estimator(estimator: Any) -> None:
+    """Checks that an argument is a `TPUEstimator`."""
+    if not isinstance(estimator, TPUEstimator):
+        raise TypeError(
+            "`estimator` must be a TPUEstimator. Received: "
+            f"{shown(estimator)}. Make one with "
+            "keras_tpu_estimator.TPUEstimator."
+        )

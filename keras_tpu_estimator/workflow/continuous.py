@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
 from keras_tpu_estimator.base.common.user_frames import UserFrames
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, check_estimator
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs import call_receiver
 from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
-from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator
+from keras_tpu_estimator.workflow.specs import EvalSpec
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 

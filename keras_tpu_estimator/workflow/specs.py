@@ -19,7 +19,6 @@ from keras_tpu_estimator.base.common.field_checks import (
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.workflow.exporters import Exporter, validate_exporters
 
 _HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)
@@ -160,14 +159,4 @@ def _check_seconds(name: str, value: Any) -> None:
     if not value >= 0:
         raise ValueError(
             f"`{name}` must be 0 or more. Received: {value}. Pass seconds."
-        )
-
-
-def check_estimator(estimator: Any) -> None:
-    """Checks that an argument is a `TPUEstimator`."""
-    if not isinstance(estimator, TPUEstimator):
-        raise TypeError(
-            "`estimator` must be a TPUEstimator. Received: "
-            f"{shown(estimator)}. Make one with "
-            "keras_tpu_estimator.TPUEstimator."
         )

@@ -21,9 +21,8 @@ from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, check_estimator
 from keras_tpu_estimator.files.summary.event_file import read_scalars
-from keras_tpu_estimator.workflow.specs import check_estimator
 
 Compare = Callable[[float, float], bool]
 
