@@ -77,8 +77,8 @@ if _TYPE_CHECKING:
     from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
     from keras_tpu_estimator.files.formats.latest_checkpoints import (
         checkpoints_iterator,
-        latest_checkpoint,
     )
+    from keras_tpu_estimator.files.formats.latest_file import latest_checkpoint
     from keras_tpu_estimator.files.formats.loading import (
         list_variables,
         load_checkpoint,
@@ -209,7 +209,7 @@ _MODULES = {
     "init_from_checkpoint": "api.model_fn.initialization",
     "initialize": "base.hosts.starting",
     "jax_params": "api.model_fn.jax_params",
-    "latest_checkpoint": "files.formats.latest_checkpoints",
+    "latest_checkpoint": "files.formats.latest_file",
     "list_variables": "files.formats.loading",
     "load_checkpoint": "files.formats.loading",
     "load_variable": "files.formats.loading",

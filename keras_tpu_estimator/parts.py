@@ -23,6 +23,11 @@ COMMANDS = {
 # The addresses of all parts by name.
 PARTS = {
     **{f"command {name}": f"{_PACKAGE}.{module}" for name, module in _MODULES.items()},
+    "checkpoint format hdf5": f"{_PACKAGE}.files.formats.hdf5.format:Hdf5Format",
+    "checkpoint format orbax": f"{_PACKAGE}.files.formats.orbax.format:OrbaxFormat",
+    "checkpoint format tensorflow": (
+        f"{_PACKAGE}.files.formats.tensorflow_format:TensorFlowFormat"
+    ),
     "cpu": f"{_PACKAGE}.base.cpu.tuning",
     "export": f"{_PACKAGE}.export.exporting",
     "foreign_calls": f"{_PACKAGE}.tf1.foreign_calls",
@@ -30,6 +35,10 @@ PARTS = {
     "hook_adapter": f"{_PACKAGE}.tf1.host.tensorflow_hook",
     "host_metrics": f"{_PACKAGE}.engine.device.traced_metrics:TracedMetrics",
     "keras_model": f"{_PACKAGE}.front_ends.keras_model.estimator_model:EstimatorModel",
+    "keras files": f"{_PACKAGE}.files.formats.keras_format",
+    "orbax files": f"{_PACKAGE}.files.formats.orbax.reader",
     "planner": f"{_PACKAGE}.planning.planner",
+    "safetensors files": f"{_PACKAGE}.files.formats.safetensors_format",
     "tables": f"{_PACKAGE}.front_ends.tables.config_spec",
+    "tensorflow files": f"{_PACKAGE}.files.formats.tensorflow_format",
 }

@@ -120,6 +120,7 @@ def test_code_of_the_documentation(
     # Pages register checkpoint formats.
     monkeypatch.setattr(layouts, "LAYOUTS", [*layouts.LAYOUTS])
     monkeypatch.setattr(registry, "_FORMATS", {**registry._FORMATS})
+    monkeypatch.setattr(registry, "_LAYOUTS", {**registry._LAYOUTS})
     names = {
         **{"kte": kte, "keras": keras, "ops": ops, "np": np, "tf": tf},
         **{"jax": jax, "jnp": jnp, "input_fn": NUMBERS},

@@ -28,6 +28,7 @@ from keras_tpu_estimator.files.inspection import verify
 def registered(monkeypatch):
     monkeypatch.setattr(layouts, "LAYOUTS", [*layouts.LAYOUTS])
     monkeypatch.setattr(formats, "_FORMATS", {**formats._FORMATS})
+    monkeypatch.setattr(formats, "_LAYOUTS", {**formats._LAYOUTS})
     kte.checkpoints.register_format("npz", NpzFormat())
 
 

@@ -289,3 +289,8 @@ def _guess(shapes: Sequence[Sequence[int]]) -> tuple[str, ...] | None:
     if are_vectors and len({tuple(shape) for shape in shapes}) == 1:
         return {2: _GAMMA_BETA, 4: (*_GAMMA_BETA, *_MOVING)}.get(len(shapes))
     return None
+
+
+def opened(path: str) -> KerasReader | None:
+    """Returns a reader if the files at a path have this format."""
+    return KerasReader(path) if exists(path) else None

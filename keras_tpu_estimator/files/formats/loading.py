@@ -1,22 +1,17 @@
 """The functions that open a checkpoint in any format and read from it."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from keras_tpu_estimator.base.common import registry as parts
 from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import CheckpointLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import layouts, location
-from keras_tpu_estimator.files.formats import (
-    keras_format,
-    latest_checkpoints,
-    registry,
-    safetensors_format,
-    tensorflow_format,
-)
-from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
+from keras_tpu_estimator.files.formats import registry
+from keras_tpu_estimator.files.formats.latest_file import latest_checkpoint
 from keras_tpu_estimator.files.formats.reader import (
     GLOBAL_STEP,
     ArraysReader,
@@ -25,15 +20,9 @@ from keras_tpu_estimator.files.formats.reader import (
 
 # The endings of checkpoints that are named by their file.
 _FILES = (".weights.h5", ".keras", ".safetensors")
-# The formats of other programs. TensorFlow's is the last, because the files of
-# its first format may have any name.
-_OTHERS: tuple[tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...] = (
-    (keras_format.exists, keras_format.KerasReader),
-    (safetensors_format.exists, safetensors_format.SafetensorsReader),
-    (orbax_reader.exists, orbax_reader.OrbaxReader),
-    (orbax_reader.exists_legacy, orbax_reader.LegacyReader),
-    (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
-)
+# The parts that read the files of other programs. TensorFlow's is the last, because
+# the files of its first format may have any name.
+_OTHERS = ("keras files", "safetensors files", "orbax files", "tensorflow files")
 
 
 def load_checkpoint(
@@ -77,9 +66,10 @@ def load_checkpoint(
         written = registry.format_at(prefix)
         if written is not None:
             return written.read(prefix)
-        for exists, opened_by in _OTHERS:
-            if exists(existing):
-                return opened_by(existing)
+        for name in _OTHERS:
+            reader: CheckpointReader | None = parts.part(name).opened(existing)
+            if reader is not None:
+                return reader
     raise ValueError(f"{path!r} is not a checkpoint: {_what_is_wrong(path)}")
 
 
@@ -199,16 +189,17 @@ def _path_to_read(path: str) -> str | None:
     """Returns the path to read, which may be in the given directory."""
     if not paths.is_directory(path) or location.exists(path):
         return path
-    if orbax_reader.exists(path) or orbax_reader.exists_legacy(path):
+    orbax, safetensors = map(parts.part, ("orbax files", "safetensors files"))
+    if orbax.exists(path) or orbax.exists_legacy(path):
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
         if paths.is_file(layouts.TENSORFLOW.main(prefix)):
             return prefix
     return (
-        latest_checkpoints.latest_checkpoint(path)
-        or safetensors_format.in_directory(path)
-        or orbax_reader.latest_step(path)
+        latest_checkpoint(path)
+        or safetensors.in_directory(path)
+        or orbax.latest_step(path)
     )
 
 

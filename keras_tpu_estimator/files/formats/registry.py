@@ -5,22 +5,28 @@ from typing import Any
 
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common import registry as parts
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import reader
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
-from keras_tpu_estimator.files.formats.hdf5.format import Hdf5Format
-from keras_tpu_estimator.files.formats.orbax.format import OrbaxFormat
 from keras_tpu_estimator.files.formats.reader import FileContent
 from keras_tpu_estimator.files.formats.shards import ShardedVariable
-from keras_tpu_estimator.files.formats.tensorflow_format import TensorFlowFormat
 
 HDF5 = "hdf5"
 TENSORFLOW = "tensorflow"
 ORBAX = "orbax"
 
+# The layouts of all formats by name. Those of this package are known before a format
+# is used.
+_LAYOUTS: dict[str, Layout] = {
+    HDF5: layouts.HDF5,
+    TENSORFLOW: layouts.TENSORFLOW,
+    ORBAX: layouts.ORBAX,
+}
+# The formats that have been registered or used.
 _FORMATS: dict[str, CheckpointFormat] = {}
 
 
@@ -57,8 +63,8 @@ def register_format(name: str, new: CheckpointFormat) -> None:
             f"`kte.checkpoints.Layout`. Received: {shown(new)}. Pass an object, "
             "not a class."
         )
-    endings = {registered.layout.ending for registered in _FORMATS.values()}
-    in_use = {name, new.layout.ending} & {*_FORMATS, *endings}
+    endings = {layout.ending for layout in _LAYOUTS.values()}
+    in_use = {name, new.layout.ending} & {*_LAYOUTS, *endings}
     if in_use:
         raise ValueError(
             "A checkpoint format must have a new name and a new ending of its main "
@@ -67,24 +73,20 @@ def register_format(name: str, new: CheckpointFormat) -> None:
         )
     if new.layout not in layouts.LAYOUTS:
         layouts.LAYOUTS.append(new.layout)
-    _FORMATS[name] = new
-
-
-register_format(HDF5, Hdf5Format())
-register_format(TENSORFLOW, TensorFlowFormat())
-register_format(ORBAX, OrbaxFormat())
+    _LAYOUTS[name], _FORMATS[name] = new.layout, new
 
 
 def names() -> tuple[str, ...]:
     """Returns the names of all formats."""
-    return tuple(_FORMATS)
+    return tuple(_LAYOUTS)
 
 
 def format_at(prefix: str) -> CheckpointFormat | None:
     """Returns the format of the existing checkpoint at a prefix, or `None`."""
     layout = layouts.layout_at(prefix)
-    matches = (new for new in _FORMATS.values() if new.layout is layout)
-    return next(matches, None)
+    matches = (name for name, known in _LAYOUTS.items() if known is layout)
+    name = next(matches, None)
+    return None if name is None else named(name)
 
 
 def write(
@@ -111,11 +113,13 @@ def check_can_write(format_name: str, directory: str) -> None:
 
 def named(format_name: str) -> CheckpointFormat:
     """Returns a format by its name, or raises `ValueError` if the name is unknown."""
-    if format_name not in _FORMATS:
+    if format_name not in _LAYOUTS:
         raise ValueError(
             f"The checkpoint format must be one of {[*names()]}. Received: "
             f"{shown(format_name)}. Leave it out for {HDF5!r}."
         )
+    if format_name not in _FORMATS:
+        _FORMATS[format_name] = parts.part(f"checkpoint format {format_name}")()
     return _FORMATS[format_name]
 
 

@@ -170,3 +170,8 @@ def _mapped(path: str) -> _Stored:
         return array.reshape(entry["shape"])
 
     return stored
+
+
+def opened(path: str) -> SafetensorsReader | None:
+    """Returns a reader if the files at a path have this format."""
+    return SafetensorsReader(path) if exists(path) else None

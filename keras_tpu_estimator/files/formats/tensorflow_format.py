@@ -362,3 +362,8 @@ def _serialized(kinds: _Kinds) -> bytes:
         saver = v1.train.Saver(variables, allow_empty=True)
         serialized_graph: bytes = saver.export_meta_graph().SerializeToString()
     return serialized_graph
+
+
+def opened(prefix: str) -> TensorFlowReader | None:
+    """Returns a reader if the files at a prefix have this format."""
+    return TensorFlowReader(prefix) if exists(prefix) else None

@@ -410,3 +410,10 @@ class TreeReader(CheckpointReader):
             if self._is_there:
                 raise
             raise removed(self._prefix) from error
+
+
+def opened(path: str) -> CheckpointReader | None:
+    """Returns a reader if a folder is a checkpoint of Orbax or of old flax."""
+    if exists(path):
+        return OrbaxReader(path)
+    return LegacyReader(path) if exists_legacy(path) else None
