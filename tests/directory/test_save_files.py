@@ -31,7 +31,6 @@ from keras_tpu_estimator.files.directory import (
 from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import registry as formats
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.runs.position_saver import pack_states, write_states
 
 X, Y = regression_data()
