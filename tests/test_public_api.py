@@ -20,6 +20,8 @@ import cloudpickle
 import pytest
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import parts
+from keras_tpu_estimator.base.common import registry
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_tpu_estimator"
@@ -92,6 +94,11 @@ def test_importing_loads_few_modules() -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'TPUEstimatr'"):
         _ = kte.TPUEstimatr
+
+
+@pytest.mark.parametrize("name", parts.PARTS)
+def test_parts_that_the_core_finds_exist(name) -> None:
+    assert registry.part(name) is not None
 
 
 def test_functions_do_not_hide_their_modules() -> None:

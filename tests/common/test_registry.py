@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator import parts
 from keras_tpu_estimator.base.common import registry
 
 
@@ -49,9 +48,3 @@ def test_part_can_be_replaced():
     assert registry.part("attribute") == 42
     registry.offer({"attribute": "made_part"})
     assert registry.part("attribute") is sys.modules["made_part"]
-
-
-def test_all_parts_of_the_package_exist():
-    registry.offer(parts.PARTS)
-    for name in parts.PARTS:
-        assert registry.part(name) is not None
