@@ -58,4 +58,8 @@ __getattr__ = imported_at_use(
     __name__,
     {name: f"{__package__}.{module}" for name, module in _OF_TOOLS.items()},
 )
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return [*__all__, "__all__", "__doc__"]

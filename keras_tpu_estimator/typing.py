@@ -65,4 +65,8 @@ __all__ = [
 # The results of `TPUEstimator.plan`, without which this package may be installed.
 _PLANS = f"{__package__}.planning.plans"
 __getattr__ = imported_at_use(__name__, {"Plan": _PLANS, "Refusal": _PLANS})
-__dir__ = __all__.copy
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return [*__all__, "__all__", "__doc__"]

@@ -11,6 +11,7 @@ import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 
@@ -138,6 +139,18 @@ def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
         predict_batch_size=batch,
         **settings,
     )
+
+
+class LoopOf:
+    """A loop whose step and loss are the current values of a dict."""
+
+    def __init__(self, values):
+        self.values = values
+
+    @property
+    def results(self):
+        loss = np.atleast_1d(np.float32(self.values.get("loss", np.nan)))
+        return LoopResults(int(self.values["global_step"]), (loss,))
 
 
 def in_cluster(monkeypatch, tf_config):

@@ -21,7 +21,7 @@ def store(estimator, input_fn, folder, mode):
         loop = LoweredLoop.from_call(
             estimator._context, input_fn, mode, Machine.from_jax()
         )
-        key = ExecutableKey.of(mode, loop.lowered, loop.devices)
+        key = ExecutableKey.from_lowered(mode, loop.lowered, loop.devices)
         return Executables(str(folder)).save(key, loop.lowered.compile())
 
 

@@ -332,7 +332,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
 
     def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
         """Returns an evaluation, with checked arguments."""
-        return Evaluation.of(self._context, input_fn, *arguments)
+        return Evaluation.from_arguments(self._context, input_fn, *arguments)
 
     def _evaluator(self, validation: InputFn | None, steps: int | None) -> Evaluator:
         """Returns the evaluation during training, with checked arguments."""

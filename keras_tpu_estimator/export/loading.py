@@ -20,7 +20,12 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
+from keras_tpu_estimator.engine.program.steps import (
+    PREDICTIONS,
+    BatchLayout,
+    Program,
+    Step,
+)
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 
@@ -82,7 +87,7 @@ class LoadedModel:
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
             # The dict is sorted by name, as TensorFlow flattens it.
-            return dict(outputs["predictions"]), state
+            return dict(outputs[PREDICTIONS]), state
 
         return function
 
@@ -124,7 +129,8 @@ def load_model(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(tree, samples))
     )
     try:
-        with Runtime.of(distributed).values.borrowed(step, checkpoint) as values:
+        runtime = Runtime.from_program(distributed)
+        with runtime.values.borrowed(step, checkpoint) as values:
             initial = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error

@@ -15,10 +15,14 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PyTree
 from keras_tpu_estimator.engine.device import shapes
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.stacking import Stack, even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Step
+from keras_tpu_estimator.engine.program.steps import (
+    EVAL_METRICS,
+    METRIC_VALUES,
+    PREDICTIONS,
+    Step,
+)
 from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
@@ -26,7 +30,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.prediction_batches import PaddedSteps
-from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import StagedStack
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -124,7 +128,7 @@ class LoweredLoop:
         if self.step.mode != ModeKeys.PREDICT:
             return None
         _, outputs, _ = self.lowered.out_info
-        return outputs["predictions"]
+        return outputs[PREDICTIONS]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -138,7 +142,7 @@ class LoweredLoop:
         if self.host_metrics is None:
             return tuple(outputs.get(METRIC_VALUES, ()))
         try:
-            return self.host_metrics.names(outputs["eval_metrics"])
+            return self.host_metrics.names(outputs[EVAL_METRICS])
         except Exception as error:  # Anything in the user's function.
             _logger.info(
                 "`metric_fn` fails for zeros, so the plan has no names of metrics: %s",
@@ -203,9 +207,8 @@ def _of_steps(
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
     layout = context.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
-    staged = StagedSteps(
-        mode, batch, batches, range(1), ends_loop=True, is_part=is_part
-    )
+    batch = dataclasses.replace(batch, is_part=is_part)
+    staged = StagedStack(mode, batch, batches, range(1), ends_loop=True)
     ahead = _parts_ahead(steps, batch, most)
     return staged.prepare(context.runtime), batches, ahead
 
@@ -226,20 +229,20 @@ def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, 
     return context.runtime.prepare(mode, first.features, first.is_padding), batches
 
 
-def _parts_ahead(steps: int, batch: StackedSteps, most: int | None) -> int:
+def _parts_ahead(steps: int, batch: Stack, most: int | None) -> int:
     """Returns the number of parts of a loop that may wait on the devices."""
-    ahead = staging.parts_ahead(steps * batch.step_bytes)
+    ahead = staging.stacks_ahead(steps * batch.step_bytes)
     # The call may have fewer steps.
     return ahead if most is None else min(ahead, -(-most // steps) - 1)
 
 
-def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:
+def _room(context: EstimatorContext, mode: str, batch: Stack) -> int:
     """Returns the maximum number of such steps in a device program."""
     if context.config.fast_dev_run:
         return 1
     iterations = context.iterations if mode == ModeKeys.TRAIN else STEPS_PER_RUN
     return even_share(
-        LoopPlan(iterations, None).room,
+        LoopPlan(iterations, None).capacity,
         batch.step_bytes,
         context.mode_devices.request(mode, {}, True, 1).stack_size,
     )

@@ -320,5 +320,5 @@ def _saved(
             else "calls Python (such as `jax.debug.print` or `jax.pure_callback`)",
         )
         return None
-    key = ExecutableKey.of(mode, loop.lowered, loop.devices)
+    key = ExecutableKey.from_lowered(mode, loop.lowered, loop.devices)
     return store.save(key, compiled)

@@ -24,9 +24,9 @@ from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs import packing
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts, map_batched
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -82,8 +82,8 @@ class SameEdits:
 
     def error(self, facts: Sequence[Mapping[str, Any]]) -> ValueError:
         """Returns the error for different values, given the checksums of each host."""
-        paths = sorted({path for each in facts for path in each})
-        unlike = [p for p in paths if len({each.get(p) for each in facts}) > 1]
+        paths = sorted({path for checksums in facts for path in checksums})
+        unlike = [p for p in paths if len({sums.get(p) for sums in facts}) > 1]
         received = "; ".join(
             f"for {path!r}, " + ", ".join(_assigned(path, facts)) for path in unlike
         )
@@ -107,8 +107,8 @@ def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
 def _assigned(path: str, facts: Sequence[Mapping[str, int]]) -> list[str]:
     return [
         f"host {host} has assigned "
-        + (f"values of checksum {each[path]:08x}" if path in each else "none")
-        for host, each in enumerate(facts)
+        + (f"values of checksum {sums[path]:08x}" if path in sums else "none")
+        for host, sums in enumerate(facts)
     ]
 
 
@@ -153,20 +153,6 @@ def _checksum(values: Mapping[str, jax.Array]) -> int:
     return checksum
 
 
-@dataclasses.dataclass(frozen=True)
-class AgreedBatch:
-    """The next steps on all hosts, or if `is_part` this host's part of them.
-
-    `room` is the usual number of such steps in one program. `sizes` are the hosts'
-    numbers of examples if parts are padded to one size.
-    """
-
-    stacked: StackedSteps
-    is_part: bool
-    room: int
-    sizes: tuple[int, ...] = ()
-
-
 class AgreedSteps:
     """The steps of an input, of which each host takes the same number."""
 
@@ -183,44 +169,47 @@ class AgreedSteps:
         self._topology = topology
         self._exchange = hosts.exchange(f"the input of {mode}")
         # Steps that were read but not used yet.
-        self._rest: StackedSteps | None = None
-        self._batch: StackedSteps | None = None
+        self._unused: Stack | None = None
         self._used = 0
         # The specs of earlier batches, by structure, shapes and dtypes.
         self._specs: dict[Any, ElementSpec] = {}
 
-    def take(self, steps: int) -> AgreedBatch | None:
+    def take(self, steps: int) -> Stack | None:
         """Returns up to `steps` steps, a number that is equal on all hosts, or `None`.
 
         Training ends when the input of the first host ends.
         """
-        stacked = self._read(steps)
+        stack = self._read(steps)
         if not self._are_several:
-            return None if stacked is None else self._agreed(stacked)
+            return stack
         are_readers = self._topology.hosts_per_replica > 1
-        spec = None if stacked is None else self._spec(stacked)
-        own = _HostReport.of(stacked, spec, are_readers)
+        spec = None if stack is None else self._spec(stack)
+        report = _HostReport.from_stack(stack, spec, are_readers)
         reports = [
-            _HostReport(*each)
-            for each in self._exchange.gather(dataclasses.astuple(own))
+            _HostReport(*values)
+            for values in self._exchange.gather(dataclasses.astuple(report))
         ]
-        if not any(each.steps for each in reports):
+        if not any(report.steps for report in reports):
             return None
-        if self._mode == ModeKeys.TRAIN and not all(e.steps for e in reports):
+        if self._mode == ModeKeys.TRAIN and not all(r.steps for r in reports):
             self._log_end(reports)
             return None
         self._check_specs(reports, spec)
         self._check_shared(reports)
-        is_even = len({each.examples for each in reports}) == 1
+        is_even = len({report.examples for report in reports}) == 1
         if self._pipeline.is_replicated:
             _check_same_sizes(reports)
-            return self._agreed(self._use(min(e.steps for e in reports)))
-        if is_even and own.examples % self._topology.replicas_per_host == 0:
-            part = self._use(min(e.steps for e in reports))
-            return self._agreed(part, is_part=True)
-        sizes = [each.examples for each in reports]
+            return self._use(stack, min(report.steps for report in reports))
+        if is_even and report.examples % self._topology.replicas_per_host == 0:
+            stack = self._use(stack, min(report.steps for report in reports))
+            return dataclasses.replace(stack, is_part=True)
+        sizes = [report.examples for report in reports]
         # Hosts that share a replica have the same examples.
-        return self._padded(sizes[:: self._topology.hosts_per_replica])
+        return self._padded(stack, sizes[:: self._topology.hosts_per_replica])
+
+    def capacity(self, stack: Stack) -> int:
+        """Returns the usual number of such steps in one program."""
+        return 1 if stack.part_sizes else self._pipeline.capacity(stack)
 
     def agreed_size(self, size: int) -> int:
         """Returns the chief's size of the next loop in place of this host's."""
@@ -231,70 +220,67 @@ class AgreedSteps:
         """Ends a `take` that waits for other hosts."""
         self._exchange.close()
 
-    def _agreed(self, stacked: StackedSteps, is_part: bool = False) -> AgreedBatch:
-        room = self._pipeline.room(stacked)
-        return AgreedBatch(stacked, is_part, room)
+    def _read(self, steps: int) -> Stack | None:
+        stack, self._unused = self._unused, None
+        if stack is None:
+            stack = self._pipeline.take(steps)
+        if stack is not None and stack.steps > steps:
+            stack, self._unused = stack.split(steps)
+        return stack
 
-    def _read(self, steps: int) -> StackedSteps | None:
-        stacked, self._rest = self._rest, None
-        if stacked is None:
-            stacked = self._pipeline.take(steps)
-        if stacked is not None and stacked.steps > steps:
-            stacked, self._rest = stacked.split(steps)
-        self._batch = stacked
-        return stacked
-
-    def _use(self, steps: int) -> StackedSteps:
+    def _use(self, stack: Stack | None, steps: int) -> Stack:
         """Returns the first of the steps that were read, and puts back the others."""
-        stacked = self._batch
-        if stacked is None:
+        if stack is None:
             raise RuntimeError("There are no steps to use.")
         self._used += steps
-        if stacked.steps == steps:
-            return stacked
-        stacked, rest = stacked.split(steps)
-        self._rest = StackedSteps.joined([rest, self._rest]) if self._rest else rest
-        return stacked
+        if stack.steps == steps:
+            return stack
+        stack, later = stack.split(steps)
+        self._unused = Stack.joined([later, self._unused]) if self._unused else later
+        return stack
 
-    def _padded(self, sizes: Sequence[int]) -> AgreedBatch:
+    def _padded(self, stack: Stack | None, sizes: Sequence[int]) -> Stack:
         """Returns one step of which the hosts have parts of these sizes."""
-        own = None if self._batch is None else self._use(1)
-        part = None if own is None else (own.features, own.labels)
+        part = None if stack is None else self._use(stack, 1).tensors
         replicas = self._topology.replicas_per_host
-        room = -(-max(sizes) // replicas) * replicas
+        largest = -(-max(sizes) // replicas) * replicas
 
         def padded(like: np.ndarray, leaf: np.ndarray) -> np.ndarray:
-            whole = np.zeros((1, room, *like.shape[2:]), like.dtype)
-            whole[:, : leaf.shape[1]] = leaf
-            return whole
+            rows = np.zeros((1, largest, *like.shape[2:]), like.dtype)
+            rows[:, : leaf.shape[1]] = leaf
+            return rows
 
         empty = self._without_examples(part)
-        both = map_batched(padded, empty, empty if part is None else part)
-        return AgreedBatch(StackedSteps(*both), True, 1, tuple(sizes))
+        features, labels = map_batched(padded, empty, empty if part is None else part)
+        return Stack(features, labels, is_part=True, part_sizes=tuple(sizes))
 
     def _without_examples(self, part: PyTree) -> PyTree:
         """Returns the structure and shared tensors of all hosts' batches."""
-        own = None if part is None else map_batched(lambda leaf: leaf[:, :0], part)
-        reports = self._exchange.gather_bytes(packing.to_bytes(own))
+        empty = None if part is None else map_batched(lambda leaf: leaf[:, :0], part)
+        reports = self._exchange.gather_bytes(packing.to_bytes(empty))
         # Earlier batches have the same structure.
-        known = next((structure for structure, _ in self._specs), None)
-        found = (packing.from_bytes(each, known) for each in dict.fromkeys(reports))
-        parts = [each for each in found if each is not None]
-        return joined_of_hosts(parts, self._topology.replicas_per_host)
+        structure = next((structure for structure, _ in self._specs), None)
+        parts = [
+            packing.from_bytes(report, structure) for report in dict.fromkeys(reports)
+        ]
+        return joined_of_hosts(
+            [part for part in parts if part is not None],
+            self._topology.replicas_per_host,
+        )
 
-    def _spec(self, stacked: StackedSteps) -> ElementSpec:
+    def _spec(self, stack: Stack) -> ElementSpec:
         """Returns the spec of a batch, computed once for each kind of batches."""
-        leaves, structure = jax.tree.flatten((stacked.features, stacked.labels))
+        leaves, structure = jax.tree.flatten(stack.tensors)
         key = structure, tuple((leaf.shape[2:], leaf.dtype) for leaf in leaves)
         if key not in self._specs:
-            self._specs[key] = ElementSpec.of(stacked)
+            self._specs[key] = ElementSpec.from_stack(stack)
         return self._specs[key]
 
     def _check_specs(
         self, reports: list["_HostReport"], spec: ElementSpec | None
     ) -> None:
         """Checks that batches differ only in size and values."""
-        if len({each.spec for each in reports if each.steps}) > 1:
+        if len({report.spec for report in reports if report.steps}) > 1:
             facts = None if spec is None else dict(spec.facts)
             raise mismatch_error(self._exchange.gather(facts))
 
@@ -302,8 +288,8 @@ class AgreedSteps:
         """Checks that hosts that share a replica have read the same examples."""
         count = self._topology.hosts_per_replica
         for first in range(0, len(reports), count):
-            some = reports[first : first + count]
-            if len({(each.examples, each.checksum) for each in some}) > 1:
+            sharing = reports[first : first + count]
+            if len({(report.examples, report.checksum) for report in sharing}) > 1:
                 raise ValueError(
                     "Hosts that share a replica must read the same examples. "
                     f"Received different ones on hosts {first} to "
@@ -313,11 +299,11 @@ class AgreedSteps:
                 )
 
     def _log_end(self, reports: list["_HostReport"]) -> None:
-        ended = [host for host, each in enumerate(reports) if not each.steps]
-        left = {
-            f"host {host}": f"{each.steps} steps of {each.examples} examples"
-            for host, each in enumerate(reports)
-            if each.steps
+        ended = [host for host, report in enumerate(reports) if not report.steps]
+        unused = {
+            f"host {host}": f"{report.steps} steps of {report.examples} examples"
+            for host, report in enumerate(reports)
+            if report.steps
         }
         _logger.warning(
             "The input of host %s has ended after %d steps, so that training "
@@ -325,12 +311,12 @@ class AgreedSteps:
             "equally long to use all examples.",
             ", ".join(map(str, ended)),
             self._used,
-            ", ".join(f"{host} has {what}" for host, what in left.items()),
+            ", ".join(f"{host} has {steps}" for host, steps in unused.items()),
         )
 
 
 def _check_same_sizes(reports: list["_HostReport"]) -> None:
-    sizes = [each.examples for each in reports]
+    sizes = [report.examples for report in reports]
     if len(set(sizes)) > 1:
         raise ValueError(
             "With BROADCAST or SLICED input, and with eval_on_tpu=False, "
@@ -354,17 +340,17 @@ class _HostReport:
     checksum: int = 0
 
     @classmethod
-    def of(
+    def from_stack(
         cls,
-        stacked: StackedSteps | None,
+        stack: Stack | None,
         spec: ElementSpec | None,
         are_shared: bool,
     ) -> Self:
-        if stacked is None or spec is None:
+        if stack is None or spec is None:
             return cls(0, 0)
         checksum = 0
         if are_shared:
-            for leaf in jax.tree.leaves((stacked.features, stacked.labels)):
+            for leaf in jax.tree.leaves(stack.tensors):
                 first = np.ascontiguousarray(leaf[0])
                 checksum = zlib.crc32(first.tobytes(), checksum)
-        return cls(stacked.steps, stacked.examples, spec.digest, checksum)
+        return cls(stack.steps, stack.examples, spec.digest, checksum)

@@ -5,6 +5,7 @@ train their two networks by such hooks.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,14 +17,9 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import NAMED, STEP_NUMBERS
-from keras_tpu_estimator.runs.loop_state import TrainingState
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.staging import (
-    RecutLoops,
-    StagedInput,
-    StagedSteps,
-    StepsByShape,
-)
+from keras_tpu_estimator.runs.staging import StagedInput, StagedStack, StepsByShape
 
 
 class BatchRuns:
@@ -36,11 +32,11 @@ class BatchRuns:
     def __init__(
         self,
         runtime: Runtime,
-        loop_state: TrainingState,
+        loop_state: LoopState,
         plan: LoopPlan,
         steps: StepsByShape,
         infeed: StagedInput,
-        coming: StagedSteps | None,
+        coming: StagedStack | None,
     ):
         self._runtime = runtime
         self._loop_state = loop_state
@@ -50,7 +46,7 @@ class BatchRuns:
         self._no_metrics = runtime.loop.no_metrics(ModeKeys.TRAIN)
         self.coming = coming
 
-    def take_coming(self) -> StagedSteps | None:
+    def take_coming(self) -> StagedStack | None:
         """Returns the first part of the coming loop, and leaves later parts."""
         coming, self.coming = self.coming, None
         return coming
@@ -61,13 +57,17 @@ class BatchRuns:
         state, runtime = self._loop_state, self._runtime
         # Two concurrent programs can block simulated devices.
         state.wait()
-        main = self._steps.of(staged.shapes, lambda: staged.prepare(runtime))
+        main = self._steps.prepared(staged.shapes, lambda: staged.prepare(runtime))
         step = main.additions.batch_step(operations, runtime.program.store)
         values = state.values
         runtime.values.complete(values, step)
         before = values.step
         assigned, _, losses, outputs = runtime.loop.run(
-            *(step, values, self._no_metrics, staged.data, staged.steps),
+            step,
+            values,
+            self._no_metrics,
+            staged.data,
+            staged.rows,
             step.named_among(name for name in operations if ":" in name),
         )
         number = int(np.asarray(outputs[STEP_NUMBERS])[-1])
@@ -75,7 +75,7 @@ class BatchRuns:
         losses.block_until_ready()
         step.additions.check(outputs.get(CHECKS, {}))
         if number != before:
-            state.step = number
+            state.results = dataclasses.replace(state.results, step=number)
             self._plan.ran(0, number - before, is_known=False)
         named: dict[str, Any] = jax.device_get(outputs[NAMED])
         return named
@@ -92,9 +92,9 @@ class BatchRuns:
             if not isinstance(error.__cause__, InputEndsError):
                 raise
 
-    def _take(self, operations: Sequence[str]) -> StagedSteps:
+    def _take(self, operations: Sequence[str]) -> StagedStack:
         """Returns the next batch."""
-        if not isinstance(self._infeed, RecutLoops):
+        if not self._infeed.is_cut:
             raise ValueError(
                 "The operations that a hook runs on batches must be known before the "
                 f"first step. Received: {', '.join(operations)}. Store them in an "

@@ -79,8 +79,8 @@ class _MadeOnce(Generic[T]):
         with values.setdefault("_making", threading.RLock()):
             if self._name not in values:
                 values[self._name] = self._make(instance)
-            made: T = values[self._name]
-            return made
+            value: T = values[self._name]
+            return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class EstimatorContext:
             program = self.front_end.make_program(call, self.seed, options, cores)
             distributed = DistributedProgram(program, layouts)
         folder = self.config.executables
-        return Runtime.of(
+        return Runtime.from_program(
             distributed,
             self.config.debug_nans,
             self.warm_start,
@@ -182,11 +182,11 @@ class EstimatorContext:
         self, directory: str | None = None, prefix: str = ""
     ) -> SeveralWriters:
         """Returns the writers for one directory, by default those of training."""
-        chosen = self.config.metric_writers
+        writers = self.config.metric_writers
         if self.config.fast_dev_run:  # Other services must not receive its metrics.
-            chosen = ChosenWriters(("tensorboard", "jsonl"))
+            writers = ChosenWriters(("tensorboard", "jsonl"))
         directory = directory or self.model_dir
-        return metric_writers.opened(chosen, directory, prefix)
+        return metric_writers.opened(writers, directory, prefix)
 
     @functools.cached_property
     def hosts(self) -> Hosts:
@@ -243,13 +243,13 @@ class EstimatorContext:
             index, count = self.hosts.index, self.hosts.count
             with self.hosts.busy(_READS):
                 is_intact_here = formats.is_intact(prefix, index, count)
-            own = {
+            facts_here = {
                 "checkpoint": os.path.basename(prefix),
                 "is intact": is_intact_here,
             }
-            facts = call.gather(own)
+            facts = call.gather(facts_here)
             call.raise_if_unlike(facts, ["checkpoint"])
-            are_intact = all(each["is intact"] for each in facts)
+            are_intact = all(host_facts["is intact"] for host_facts in facts)
             if are_intact:
                 formats.trust(prefix)
             return are_intact
@@ -305,15 +305,15 @@ class EstimatorContext:
         input_fn: InputFn,
         steps: int | None,
         chunk: int,
-        room: int = 1,
+        capacity: int = 1,
         start: Position | None = None,
         hooks: Sequence[Hook] = (),
     ) -> Pipeline:
         """Returns the input of one call, of all steps or of `steps`.
 
-        `chunk` is the number of steps to read at once, and `room` the number of steps
-        that a device program has room for. The input continues at the position `start`.
-        `hooks` are those of the call.
+        `chunk` is the number of steps to read at once, and `capacity` the number of
+        steps that a device program has room for. The input continues at the position
+        `start`. `hooks` are those of the call.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
         request = self.mode_devices.request(
@@ -324,7 +324,7 @@ class EstimatorContext:
         )
         request = dataclasses.replace(
             request,
-            room=room,
+            capacity=capacity,
             shapes=self._input_shapes[mode],
             source_of=source_of,
             pair_of=self._reading_of(mode, request.plan.is_per_core),
@@ -341,6 +341,8 @@ class EstimatorContext:
     def _reading_of(self, mode: str, is_per_core: bool) -> PairOf:
         """Returns the function that makes the devices' tensors of a batch."""
         program, pair_of = self.runtime.program, self.front_end.pair_of
+        if not program.reads_batches:
+            return pair_of
         is_padded = mode == ModeKeys.PREDICT
         size = self.mode_devices.input_size(mode) if is_padded else None
 

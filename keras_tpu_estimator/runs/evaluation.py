@@ -15,6 +15,7 @@ from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks import progress
 from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.api.hooks.hook_list import HookList, validate_hooks
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
 from keras_tpu_estimator.base.common import waiting
@@ -24,8 +25,13 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.inputs.pipeline import Infeed
-from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
+from keras_tpu_estimator.engine.program.steps import (
+    EVAL_METRICS,
+    HOST_CALL,
+    METRIC_VALUES,
+    Outputs,
+    Step,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.retention import note
 from keras_tpu_estimator.files.summary import collecting
@@ -36,13 +42,10 @@ from keras_tpu_estimator.runs.loop_state import EvaluationState, hooks_around
 from keras_tpu_estimator.runs.outfeed import LastOfAll, Outfeed, call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan, SizesBetween
 from keras_tpu_estimator.runs.staging import (
-    RecutLoops,
     StagedInput,
-    StagedSteps,
+    StagedStack,
     StepsByShape,
-    begin_loops,
-    parts_of_loop,
-    stage_ahead,
+    next_loop,
 )
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -65,7 +68,7 @@ class Evaluation:
     name: str | None
 
     @classmethod
-    def of(
+    def from_arguments(
         cls,
         context: EstimatorContext,
         input_fn: InputFn,
@@ -97,11 +100,14 @@ class Evaluation:
             context.hosts.call("evaluate") as call,
             self._checked_equal(call),
             context.pipeline(
-                *(ModeKeys.EVAL, self.input_fn, self.steps),
-                *(plan.chunk, plan.room),
+                ModeKeys.EVAL,
+                self.input_fn,
+                self.steps,
+                chunk=plan.chunk,
+                capacity=plan.capacity,
                 hooks=self.hooks,
             ) as pipeline,
-            stage_ahead(
+            StagedInput(
                 context.runtime,
                 ModeKeys.EVAL,
                 context.steps(ModeKeys.EVAL, pipeline),
@@ -180,18 +186,18 @@ class EvaluationLoop:
         context: EstimatorContext,
         step: Step,
         values: RunState,
-        infeed: Infeed[StagedSteps],
+        infeed: StagedInput,
         steps: int | None,
     ):
         self._context = context
         self._runtime = context.runtime
         self._hosts = context.hosts
         self._step = step
-        self._infeed: StagedInput = infeed
+        self._infeed = infeed
         self._steps = steps
         self._steps_by_shape = StepsByShape(step, self._runtime.program.store)
-        self._done = 0
-        self._loop_state = EvaluationState(values)
+        self._batches = 0
+        self._loop_state = EvaluationState(values, LoopResults(values.step))
         self._host_metrics = context.runtime.program.host_metrics(step)
         self._metrics = self._runtime.loop.no_metrics(ModeKeys.EVAL)
         self._outfeed = Outfeed(self._consume)
@@ -205,10 +211,10 @@ class EvaluationLoop:
     @property
     def summaries(self) -> Sequence[Collected]:
         """The summaries of `model_fn` in the last step, on the devices."""
-        return self._loop_state.summaries
+        return self._loop_state.results.summaries
 
     def run(
-        self, first: StagedSteps, hooks: tuple[Hook, ...], call: HostExchange
+        self, first: StagedStack, hooks: tuple[Hook, ...], call: HostExchange
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
@@ -223,17 +229,19 @@ class EvaluationLoop:
         self._runtime.values.add_hook_variables(self._loop_state.values, self._step)
         hook_list.after_create_session()
         with self._outfeed, call.reported_errors():
-            for staged in begin_loops(first, self._infeed, hook_list):
+            staged: StagedStack | None = first
+            while staged is not None:
                 hooked = hook_list.before_run()
-                if staged is None:
-                    break
                 hooked.start()
                 self._run_loop(staged, hooked.fetches)
-                if (
-                    call.any(hooked.after_run(), "the end of a run")
-                    or self._done == self._steps
-                ):
+                stops = call.any(hooked.after_run(), "the end of a run")
+                if stops or self._batches == self._steps:
                     break
+                staged = next_loop(self._infeed, hook_list)
+            else:
+                # As in TensorFlow, hooks are also called before a loop that the end
+                # of the input prevents.
+                hook_list.before_run()
             hook_list.run_is_made()
             self._loop_state.wait()
         result = jax.tree.map(lambda a: np.asarray(a)[()], self._result)
@@ -241,55 +249,61 @@ class EvaluationLoop:
             result = self._host_metrics.result()
         self._loop_state.outputs = result
         hook_list.end()
-        result |= {"loss": self._loop_state.fetch("loss")}
+        result |= {"loss": self._loop_state.results.loss}
         result = dict(sorted(result.items()))
         result[GLOBAL_STEP] = self._loop_state.fetch(GLOBAL_STEP)
-        self._progress.show(self._done, lambda: float(result["loss"]), is_end=True)
+        self._progress.show(self._batches, lambda: float(result["loss"]), is_end=True)
         return result
 
-    def _end_at_hooks(self, first: StagedSteps, hooks: HookList) -> StagedSteps:
+    def _end_at_hooks(self, first: StagedStack, hooks: HookList) -> StagedStack:
         """Ends runs where hooks must be called, and returns the first run."""
         size_after = SizesBetween(hooks.run_ends(0), STEPS_PER_RUN.value)
-        self._infeed = RecutLoops(first, self._infeed, lambda: size_after(self._done))
-        return next(self._infeed)
+        return self._infeed.cut_loops(first, lambda: size_after(self._batches))
 
-    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
+    def _run_loop(self, first: StagedStack, fetch: tuple[str, ...]) -> None:
         """Runs the parts of one loop."""
-        self._loop_state.start_loop()
-        for staged in parts_of_loop(first, self._infeed):
-            self._run_part(staged, fetch)
+        staged: StagedStack | None = first
+        while staged is not None:
+            self._run_part(staged, fetch, begins_loop=staged is first)
             # The devices have completed the steps before this part.
-            self._progress.show(self._done, None)
-            self._done += staged.stacked.steps
-            self._loop_state.batches = self._done
+            self._progress.show(self._batches, None)
+            self._batches += len(staged.rows)
+            self._loop_state.batches = self._batches
+            staged = None if staged.ends_loop else next(self._infeed, None)
         total = f"/{self._steps}" if self._steps else ""
-        _logger.info("Evaluation [%d%s]", self._done, total)
+        _logger.info("Evaluation [%d%s]", self._batches, total)
 
-    def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
+    def _run_part(
+        self, staged: StagedStack, fetch: tuple[str, ...], begins_loop: bool
+    ) -> None:
         values = self._loop_state.values
-        step = self._steps_by_shape.of(
+        step = self._steps_by_shape.prepared(
             staged.shapes, lambda: staged.prepare(self._runtime)
         )
         self._runtime.values.complete(values, step)
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
-            *(step, values, self._metrics, staged.data, staged.steps),
+            step,
+            values,
+            self._metrics,
+            staged.data,
+            staged.rows,
             step.named_among(fetch),
         )
         self._hosts.ran()
         values.update(assigned)
         self._result = outputs[METRIC_VALUES]
-        self._loop_state.ran(losses, outputs)
+        self._loop_state.ran(losses, outputs, begins_loop)
         self._loop_state.additions = step.additions
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:
         """Calls the host's functions, on the outfeed's thread."""
         if self._host_metrics is not None:
-            self._host_metrics.update(outputs["eval_metrics"])
+            self._host_metrics.update(outputs[EVAL_METRICS])
         if self._step.host_call is not None and self._hosts.is_chief:
-            tensors = outputs["host_call"]
+            tensors = outputs[HOST_CALL]
             steps = len(jax.tree.leaves(tensors)[0])
-            numbers = [self._loop_state.step] * steps
+            numbers = [self._loop_state.results.step] * steps
             call_for_steps(
                 self._step.host_call,
                 tensors,

@@ -196,10 +196,10 @@ def call_for_steps(
     """
     leaves, structure = jax.tree.flatten(tensors)
     steps = zip(numbers, *map(np.asarray, leaves), strict=True)
-    own = contextlib.nullcontext()
+    no_summaries = contextlib.nullcontext()
     with recording.host_calls():
         for number, *rows in steps:
             if (number - 1) % every == 0:
                 recording.set_step(number)
-                with own if summaries is None else summaries.at(number):
+                with no_summaries if summaries is None else summaries.at(number):
                     host_call.call(jax.tree.unflatten(structure, rows))

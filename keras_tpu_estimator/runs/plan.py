@@ -18,11 +18,11 @@ from keras_tpu_estimator.engine.program.steps import Step
 
 # The default is long enough to hide the time between loops, and short enough for
 # clocks and signals, which are checked between loops.
-_UNCHOSEN = IterationsPerLoop(1, "seconds")
+_DEFAULT_LENGTH = IterationsPerLoop(1, "seconds")
 # The number of steps of one program in a timed loop, which is the default number
 # between two log lines. Longer loops run the program several times, at a small
 # overhead.
-_TIMED_ROOM = 100
+_TIMED_CAPACITY = 100
 # The number while the duration of a step is unknown, because the first step waits
 # until all of them are read.
 _TIMED_CHUNK = 50
@@ -60,12 +60,12 @@ class LoopPlan:
         speed: LoopSpeed | None = None,
     ):
         self.follows_hooks = iterations is None
-        iterations = iterations or _UNCHOSEN
+        iterations = iterations or _DEFAULT_LENGTH
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
         self._speed = speed or LoopSpeed()
         self._size = self._first_size() if self._is_timed else iterations.value
-        self._is_fast = self._size == _TIMED_ROOM
+        self._is_fast = self._size == _TIMED_CAPACITY
         self._steps = steps
         self._is_open = is_open
         self._remaining = steps
@@ -82,12 +82,12 @@ class LoopPlan:
         """The usual number of steps to read at once."""
         if not self._is_timed:
             return self._target
-        return _TIMED_ROOM if self._is_fast else _TIMED_CHUNK
+        return _TIMED_CAPACITY if self._is_fast else _TIMED_CHUNK
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """The largest number of small steps in one program of a loop."""
-        return _TIMED_ROOM if self._is_timed else self._target
+        return _TIMED_CAPACITY if self._is_timed else self._target
 
     @property
     def is_timed(self) -> bool:
@@ -106,9 +106,9 @@ class LoopPlan:
         """Whether all steps have run."""
         return self._to_run is not None and self._to_run <= 0
 
-    def next_size(self, unchosen: int) -> int:
-        """Returns the next loop's length, at most `unchosen` by default."""
-        size = unchosen if self.follows_hooks else self._size
+    def next_size(self, default: int) -> int:
+        """Returns the next loop's length, at most `default` if no length is set."""
+        size = default if self.follows_hooks else self._size
         if self._to_run is None:
             return size
         return max(1, min(size, self._to_run))
@@ -125,7 +125,7 @@ class LoopPlan:
     def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
         """Yields the steps of each loop; the chief's clock sets timed sizes."""
         while self._remaining is None or self._remaining > 0 or self._is_open():
-            size = agree(self._wanted()) if self._is_timed else self._size
+            size = agree(self._planned_size()) if self._is_timed else self._size
             # Loops after all planned steps have the full size.
             if self._remaining is not None and self._remaining > 0:
                 size = min(size, self._remaining)
@@ -133,7 +133,7 @@ class LoopPlan:
             self._planned += size
             yield size
 
-    def _wanted(self) -> int:
+    def _planned_size(self) -> int:
         """Returns the size of the next loop, given the ends and the speed."""
         if self.follows_hooks and self._ends is None:
             # Hooks have not set the ends yet, and one may be near.
@@ -142,9 +142,9 @@ class LoopPlan:
             self._next_end = next(self._ends or iter(()), None)
             if self._next_end is None:
                 return self._size
-        left = self._next_end - self._planned
+        until_end = self._next_end - self._planned
         # A somewhat longer loop is better than a short one after it.
-        return left if left <= 2 * self._size else self._size
+        return until_end if until_end <= 2 * self._size else self._size
 
     def ran(
         self, steps: int, counted: int | None = None, is_known: bool = True
@@ -163,8 +163,8 @@ class LoopPlan:
     def _first_size(self) -> int:
         """Returns the size of the first loops of a duration."""
         # The input may be slower than in the earlier call.
-        wanted = int(self._speed.rate * self._target)
-        return max(1, min(wanted, _TIMED_ROOM))
+        size = int(self._speed.rate * self._target)
+        return max(1, min(size, _TIMED_CAPACITY))
 
     def _measure(self, steps: int, seconds: float) -> None:
         """Sets the length of loops from the duration of one."""
@@ -175,9 +175,9 @@ class LoopPlan:
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             self._speed.rate = rate
-            wanted = max(1, int(rate * self._target))
+            size = max(1, int(rate * self._target))
             # Few steps are a small sample, so that loops grow at most eightfold.
-            self._size = min(wanted, 8 * max(n for n, _ in self._recent))
+            self._size = min(size, 8 * max(n for n, _ in self._recent))
 
 
 class StepCounting:
@@ -218,10 +218,10 @@ class SizesBetween:
         self._next_end: int | None = 0
         self._most = most
 
-    def __call__(self, done: int) -> int:
-        """Returns the size of the next loop after `done` runs."""
-        while self._next_end is not None and self._next_end <= done:
+    def __call__(self, runs: int) -> int:
+        """Returns the size of the next loop after a number of runs."""
+        while self._next_end is not None and self._next_end <= runs:
             self._next_end = next(self._ends, None)
         if self._next_end is None:
             return self._most
-        return min(self._most, self._next_end - done)
+        return min(self._most, self._next_end - runs)

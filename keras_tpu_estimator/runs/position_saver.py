@@ -89,9 +89,9 @@ def _read(path: str) -> list[SavedState] | None:
         parsing(path, "contain the state of callbacks and hooks", advice),
     ):
         record, blobs = read_archive(path, _RECORD)
-        each, states = iter(blobs), []
+        remaining_blobs, states = iter(blobs), []
         for text, count in json.loads(record["states"]):
-            its_own = tuple(itertools.islice(each, count))
+            its_own = tuple(itertools.islice(remaining_blobs, count))
             states.append(SavedState(**unpack(Packed(text, its_own))))
         return states
     return None
@@ -101,7 +101,7 @@ def _packed(state: SavedState) -> Packed:
     # `asdict` would copy large arrays again.
     fields = dataclasses.fields(state)
     try:
-        return pack({each.name: getattr(state, each.name) for each in fields})
+        return pack({field.name: getattr(state, field.name) for field in fields})
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"The state of {state.kind} cannot be saved with a checkpoint. {error}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.progress import Progress, prediction_started
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common.modes import ModeKeys
@@ -18,7 +19,7 @@ from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import (
     Buffers,
-    Stack,
+    StackBuilder,
     StackSize,
     even_share,
 )
@@ -62,21 +63,21 @@ class Rooms:
     def __init__(self, batch_bytes: Callable[[Padded], int], is_single: bool = False):
         self._batch_bytes = batch_bytes
         self._is_single = is_single
-        self._known: dict[Any, int | None] = {}
+        self._rooms: dict[Any, int | None] = {}
         self.newest = 1
 
-    def of(self, padded: Padded) -> int:
+    def room(self, padded: Padded) -> int:
         """Returns the room for a run that begins with a batch."""
         if self._is_single:
             return 1
         shapes = padded.shapes
-        is_later = bool(self._known) and shapes not in self._known
-        room = self._known.setdefault(shapes, None)
+        is_later = bool(self._rooms) and shapes not in self._rooms
+        room = self._rooms.setdefault(shapes, None)
         if is_later:
             return 1
         if room is None:
             size = self._batch_bytes(padded)
-            room = self.newest = self._known[shapes] = even_share(
+            room = self.newest = self._rooms[shapes] = even_share(
                 MOST_BATCHES, size, _STACK_SIZE
             )
         return room
@@ -91,7 +92,7 @@ class RunSizes:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.size = 1
         self._clock = clock
-        self._done = 0
+        self._batches_before = 0
         self._since = 0.0
         self._batches = 0
 
@@ -105,11 +106,11 @@ class RunSizes:
 
     def __exit__(self, *exception: object) -> None:
         waited = self._clock() - self._since
-        self._done += self._batches
+        self._batches_before += self._batches
         if waited > _LONG_SECS:
             self.size = max(1, self.size // 2)
         else:
-            self.size = min(MOST_BATCHES, self._done)
+            self.size = min(MOST_BATCHES, self._batches_before)
 
 
 class Patience:
@@ -163,7 +164,7 @@ class Prediction:
         with (
             shown_at_end(),
             context.pipeline(
-                *(mode, self.input_fn, None, 1), hooks=self.hooks
+                mode, self.input_fn, None, chunk=1, hooks=self.hooks
             ) as pipeline,
         ):
             steps = PaddedSteps(pipeline, context.mode_devices.input_size(mode))
@@ -207,9 +208,9 @@ class PredictionLoop:
         self._sampling = sampling
         self._reseeded: set[str] = set()
         self._reseed(step)
-        self._loop_state = PredictionState(values)
+        self._loop_state = PredictionState(values, LoopResults(values.step))
         self._fetch: tuple[str, ...] = ()
-        self._made = 0
+        self._yielded_batches = 0
         self._prepared = StepsByShape(step, self._runtime.program.store)
         self._rooms = Rooms(self._batch_bytes, self._is_single)
         self._sizes = RunSizes()
@@ -252,7 +253,7 @@ class PredictionLoop:
             self._progress_shown() as progress,
         ):
             while True:
-                progress.show(self._made, None)
+                progress.show(self._yielded_batches, None)
                 running = self._next(infeed)
                 hooked = hook_list.before_run()
                 if running is None:
@@ -278,7 +279,7 @@ class PredictionLoop:
         try:
             yield progress
         finally:
-            progress.show(self._made, None, is_end=True)
+            progress.show(self._yielded_batches, None, is_end=True)
 
     def _next(self, infeed: Infeed[Padded]) -> Running | None:
         """Returns the next run, after starting some more.
@@ -307,25 +308,25 @@ class PredictionLoop:
 
     def _may_begin(self, infeed: Infeed[Padded]) -> bool:
         """Returns whether a run may begin after other started runs."""
-        awaited, *others = self._running
+        awaited, *following = self._running
         if self._again or self._failed is not None:
             return False
-        if not others and not awaited.is_made:
+        if not following and not awaited.is_complete:
             return True  # The devices do not become idle then.
         # More batches may arrive before the awaited run is complete.
         size = min(self._sizes.size, self._rooms.newest, self._size_after(self._begun))
-        ahead = sum(len(each.fed.batches) for each in others)
+        ahead = sum(len(running.fed.batches) for running in following)
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
     def _feed(self, batches: list[Padded], infeed: Infeed[Padded] | None = None) -> Fed:
         """Copies batches of one shape, and those of `infeed` that are ready and fit."""
         first = batches[0]
-        room, shapes = self._rooms.of(first), first.shapes
+        room, shapes = self._rooms.room(first), first.shapes
         size = min(first.space(room), self._sizes.size, self._size_after(self._begun))
         if infeed is not None and size > 1 and not self._running:
             self._patience.note(infeed.gather(size - 1, self._patience.secs))
         while infeed is not None and len(batches) < size:
-            padded = infeed.take_ready(lambda each: each.shapes == shapes)
+            padded = infeed.take_ready(lambda padded: padded.shapes == shapes)
             if padded is None:
                 break
             batches.append(padded)
@@ -333,19 +334,19 @@ class PredictionLoop:
         return self._fed(batches, room)
 
     def _fed(self, batches: Sequence[Padded], room: int) -> Fed:
-        loop, first, place = self._runtime.loop, batches[0], 0
+        loop, first, first_row = self._runtime.loop, batches[0], 0
         if room == 1:
             data = loop.put_one(first.features, first.is_padding)
         elif (features := in_place(batches, room)) is not None:
             is_padding = no_padding(room, len(first.is_padding))
             data = loop.put(ModeKeys.PREDICT, features, is_padding)
-            place = first.stacked.place
+            first_row = first.stacked.first_row
         else:
-            stack = Stack(self._buffers, first.stacked, len(batches), room)
+            builder = StackBuilder(self._buffers, first.stacked, len(batches), room)
             for padded in batches:
-                stack.add(padded.stacked)
-            data = loop.put(ModeKeys.PREDICT, *stack.stacked().padded_to(room))
-        return Fed(tuple(batches), self._step_for(first), data, room, place)
+                builder.add(padded.stacked)
+            data = loop.put(ModeKeys.PREDICT, *builder.built().padded_to(room))
+        return Fed(tuple(batches), self._step_for(first), data, room, first_row)
 
     def _start(self, fed: Fed) -> Running:
         loop, step, before = self._runtime.loop, fed.step, self._ahead
@@ -358,15 +359,19 @@ class PredictionLoop:
         )
         try:
             if fed.room == 1:
-                made = loop.predict(step, *values, self._fetch)
+                results = loop.predict(step, *values, self._fetch)
             else:
-                made = loop.predict_some(step, *values, fed.steps, self._fetch)
+                results = loop.predict_some(step, *values, fed.steps, self._fetch)
         except Exception as error:
-            if not self._made and not self._running and len(fed.batches) == 1:
+            if (
+                not self._yielded_batches
+                and not self._running
+                and len(fed.batches) == 1
+            ):
                 raise
             # Results of batches before the failing one are returned first.
             return Running(fed, before, {}, {}, {}, error)
-        running = Running(fed, before, *made)
+        running = Running(fed, before, *results)
         if running.assigned:
             self._ahead = before | running.assigned
         running.begin_copy()
@@ -383,7 +388,7 @@ class PredictionLoop:
             self._reseed(step)
             return step
 
-        return self._prepared.of(padded.shapes, prepare)
+        return self._prepared.prepared(padded.shapes, prepare)
 
     def _reseed(self, step: Step) -> None:
         """Gives this call its own seeds, each when a step first reads it."""
@@ -407,18 +412,18 @@ class PredictionLoop:
 
     def _up_to_date(self, running: Running, names: Iterable[str]) -> Running:
         """Returns the run, restarted if hooks have changed its tensors or values."""
-        wanted = {*self._step.named_among(names)}
+        names = {*self._step.named_among(names)}
         if self._values.version != self._version:
             self._version = self._values.version
             self._others, self._ahead = {}, {}
-            self._fetch = tuple(sorted(wanted.union(self._fetch)))
+            self._fetch = tuple(sorted(names.union(self._fetch)))
             earlier = [running, *self._running]
-            started = [self._start(each.fed) for each in earlier]
+            started = [self._start(run.fed) for run in earlier]
             self._running = collections.deque(started[1:])
             return started[0]
-        if running.error is not None or wanted <= running.named.keys():
+        if running.error is not None or names <= running.named.keys():
             return running
-        self._fetch = tuple(sorted(wanted.union(self._fetch)))
+        self._fetch = tuple(sorted(names.union(self._fetch)))
         ahead, self._ahead = self._ahead, running.before
         running = self._start(running.fed)
         self._ahead = ahead
@@ -432,14 +437,16 @@ class PredictionLoop:
         except Exception as error:
             if len(running.fed.batches) == 1:
                 error.add_note(
-                    f"This happened for batch {self._made + 1} of `predict`."
+                    f"This happened for batch {self._yielded_batches + 1} of `predict`."
                 )
                 raise
             return self._finish(self._one_by_one(running))
         self._values.update(running.assigned)
         by_name = results[-1].predicted.by_name
         self._loop_state.outputs = by_name
-        self._loop_state.fetched = {**by_name, **running.named}
+        self._loop_state.results = LoopResults(
+            self._values.step, named={**by_name, **running.named}
+        )
         self._loop_state.additions = running.fed.step.additions
         return results
 
@@ -447,9 +454,9 @@ class PredictionLoop:
         """Starts a failed run's batches singly, so that those before the error run."""
         started = [failed, *self._running]
         self._again.extendleft(
-            self._fed([padded], each.fed.room)
-            for each in reversed(started)
-            for padded in reversed(each.fed.batches)
+            self._fed([padded], run.fed.room)
+            for run in reversed(started)
+            for padded in reversed(run.fed.batches)
         )
         self._running.clear()
         self._ahead = failed.before
@@ -459,13 +466,13 @@ class PredictionLoop:
         """Calls the `host_call` for a batch."""
         if self._step.host_call is not None:
             call_for_steps(
-                self._step.host_call, result.host_call, [self._loop_state.step]
+                self._step.host_call, result.host_call, [self._loop_state.results.step]
             )
 
     def _yielded(self, results: list[Result]) -> Iterator[Predicted]:
         """Yields the predictions of a run after its first `host_call`."""
-        for place, result in enumerate(results):
-            if place:
+        for index, result in enumerate(results):
+            if index:
                 self._call_host(result)
-            self._made += 1
+            self._yielded_batches += 1
             yield result.predicted

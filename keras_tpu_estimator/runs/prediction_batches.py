@@ -18,11 +18,13 @@ from keras_tpu_estimator.api.model_fn.outside_compilation import (
 )
 from keras_tpu_estimator.base.common.types import Features, PyTree
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
+from keras_tpu_estimator.engine.inputs.batch import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.inputs.stacking import form
+from keras_tpu_estimator.engine.inputs.stacking import Stack, shapes_and_dtypes
 from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
+    HOST_CALL,
+    PREDICTIONS,
     Outputs,
     Step,
 )
@@ -36,7 +38,7 @@ class Padded:
     booleans that are true for padding. `examples` is the number of other rows.
     """
 
-    stacked: StackedSteps
+    stacked: Stack
     examples: int
 
     @property
@@ -52,23 +54,23 @@ class Padded:
     @functools.cached_property
     def shapes(self) -> Any:
         """A key that is equal for batches of one compiled program."""
-        return form(self.stacked.features)
+        return shapes_and_dtypes(self.stacked.features)
 
     def space(self, room: int) -> int:
         """Returns the number of batches left in the stack that begins a run."""
         stack = in_place([self], room)
-        return room if stack is None else room - self.stacked.place
+        return room if stack is None else room - self.stacked.first_row
 
 
 def in_place(batches: Sequence[Padded], room: int) -> Features | None:
     """Returns the features of a stack of `room` batches if these lie there in order."""
     first = batches[0].stacked
-    if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
+    if first.memory is None or len(jax.tree.leaves(first.memory)[0]) != room:
         return None
-    for place, padded in enumerate(batches, start=first.place):
-        if padded.stacked.room is not first.room or padded.stacked.place != place:
+    for row, padded in enumerate(batches, start=first.first_row):
+        if padded.stacked.memory is not first.memory or padded.stacked.first_row != row:
             return None
-    return first.room[0]
+    return first.memory[0]
 
 
 @functools.lru_cache(maxsize=8)
@@ -104,7 +106,7 @@ class PaddedSteps:
         features, is_padding = jax.tree.map(
             lambda leaf: leaf[None], (features, is_padding)
         )
-        return Padded(StackedSteps(features, is_padding, True), examples)
+        return Padded(Stack(features, is_padding, True), examples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +180,7 @@ class Predicted:
     def with_own_rows(self) -> "Predicted":
         """Returns the same predictions, with the number of rows as `examples`."""
         leaves = jax.tree.leaves(self.predictions)
-        rows = next((len(each) for each in leaves if np.ndim(each)), 0)
+        rows = next((len(leaf) for leaf in leaves if np.ndim(leaf)), 0)
         return dataclasses.replace(self, examples=rows, size=None)
 
     @property
@@ -189,8 +191,10 @@ class Predicted:
         if len(lengths) != 1 or not size or lengths == {()}:
             return None
         ((length,),) = lengths
-        each, left = divmod(length, size)
-        return None if each < 2 or left else each * self.examples
+        per_example, remainder = divmod(length, size)
+        if per_example < 2 or remainder:
+            return None
+        return per_example * self.examples
 
     def _check_rows(self, name: str, values: Any, count: int) -> None:
         if np.shape(values)[:1] != (count,):
@@ -208,19 +212,19 @@ class Fed:
     """Some batches of equal shapes on the devices, from `put_one` or `put`.
 
     The program has `room` for that many batches, which are stacked if it is above 1.
-    `place` is the index of the first batch in the stack.
+    `first_row` is the index of the first batch in the stack.
     """
 
     batches: tuple[Padded, ...]
     step: Step
     data: PyTree
     room: int
-    place: int = 0
+    first_row: int = 0
 
     @property
     def steps(self) -> range:
         """The indices of the batches among the stacked ones."""
-        return range(self.place, self.place + len(self.batches))
+        return range(self.first_row, self.first_row + len(self.batches))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +260,7 @@ class Running:
             leaf.copy_to_host_async()
 
     @property
-    def is_made(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the devices have completed the run."""
         return all(leaf.is_ready() for leaf in jax.tree.leaves(self.outputs))
 
@@ -273,9 +277,9 @@ class Running:
             self._result(
                 # A copy does not keep the other batches in memory.
                 padded,
-                jax.tree.map(lambda rows, at=place: np.array(rows[at]), stacked),
+                jax.tree.map(lambda rows, row=row: np.array(rows[row]), stacked),
             )
-            for place, padded in zip(self.fed.steps, self.fed.batches, strict=True)
+            for row, padded in zip(self.fed.steps, self.fed.batches, strict=True)
         ]
 
     def _result(self, padded: Padded, outputs: Outputs) -> Result:
@@ -285,12 +289,12 @@ class Running:
             has_rows = array.shape[:1] == (size,)
             return array[: padded.examples] if has_rows else array
 
-        predictions = outputs["predictions"]
+        predictions = outputs[PREDICTIONS]
         if padded.examples != size:
             predictions = jax.tree.map(cut, predictions)
         predictions = with_host_tensors(predictions, finish=np.asarray)
         predictions = self.fed.step.additions.as_received(predictions)
         host_call = None
-        if "host_call" in outputs:
-            host_call = jax.tree.map(lambda a: a[None], outputs["host_call"])
+        if HOST_CALL in outputs:
+            host_call = jax.tree.map(lambda a: a[None], outputs[HOST_CALL])
         return Result(Predicted(predictions, padded.examples, size), host_call)

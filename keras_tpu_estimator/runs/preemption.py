@@ -46,11 +46,11 @@ class Preemption(SessionRunHook):
         """Returns whether a signal has arrived."""
         return self._signals.received is not None
 
-    def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
+    def agree(self, exchange: HostExchange, end_here: LoopEnd) -> LoopEnd:
         """Returns how all hosts continue, while the devices still run the loop."""
-        waits, received = not own.runs_ahead, self._signals.received or 0
+        waits, received = not end_here.runs_ahead, self._signals.received or 0
         (stops, waits, received), due = exchange.agree(
-            [[own.stops, waits, received], [*own.due]],
+            [[end_here.stops, waits, received], [*end_here.due]],
             _together,
             "the end of a loop",
         )

@@ -64,9 +64,9 @@ class FiniteValues:
         paths = sorted(values.keys() & self.trained)
         return next((p for p in paths if not _is_finite(values[p])), None)
 
-    def raise_if_any(self, found: Iterable[str | None]) -> None:
+    def raise_if_any(self, paths: Iterable[str | None]) -> None:
         """Raises `NanLossDuringTrainingError` if some process has found a path."""
-        path = next(filter(None, found), None)
+        path = next(filter(None, paths), None)
         if path is None:
             return
         raise NanLossDuringTrainingError(
@@ -105,19 +105,19 @@ class BegunShards:
 class BegunSave:
     """A save that training no longer waits for.
 
-    `whole` has copies of values, only on the chief, which also writes the main file.
+    `unsharded` has copies of values, only on the chief, which also writes the main file.
     `shards` is `None` if no process writes shards. `positions` is a context that first
     saves the position in the input. One process may take `patience` more seconds.
     """
 
     files: SaveFiles
     format_name: str
-    whole: Mapping[str, np.ndarray]
+    unsharded: Mapping[str, np.ndarray]
     shards: BegunShards | None
     finite: FiniteValues
     positions: contextlib.AbstractContextManager[None]
     retention: Retention
-    others: HostExchange
+    exchange: HostExchange
     is_chief: bool
     patience: float
 
@@ -126,16 +126,16 @@ class BegunSave:
         # The chief may complete the save after another process fails.
         in_doubt = () if self.is_chief else (HostError,)
         with (
-            self.others.reported_errors("saving a checkpoint"),
+            self.exchange.reported_errors("saving a checkpoint"),
             self.files.tidied_on_failure(*in_doubt),
         ):
             receipts = self._finish_shards()
             self._check_whole()
             with self.positions:
-                self.others.barrier(more_patience_secs=self.patience)
+                self.exchange.barrier(more_patience_secs=self.patience)
                 if self.is_chief:
                     self._write_main_file(receipts)
-                self.others.barrier(more_patience_secs=self.patience)
+                self.exchange.barrier(more_patience_secs=self.patience)
             if self.shards is not None:
                 formats.trust(self.files.prefix)
 
@@ -144,7 +144,7 @@ class BegunSave:
         if self.shards is None:
             return ()
         receipt = self.shards.finish()
-        answers = self.others.gather(
+        answers = self.exchange.gather(
             [receipt, self.finite.not_finite], more_patience_secs=self.patience
         )
         receipts, not_finite = zip(*answers, strict=True)
@@ -153,15 +153,17 @@ class BegunSave:
 
     def _check_whole(self) -> None:
         # The chief has the values, and all processes raise the same error.
-        found = self.others.from_chief(lambda: self.finite.first_not_finite(self.whole))
-        self.finite.raise_if_any([found])
+        not_finite = self.exchange.from_chief(
+            lambda: self.finite.first_not_finite(self.unsharded)
+        )
+        self.finite.raise_if_any([not_finite])
 
     def _write_main_file(self, receipts: Sequence[Any]) -> None:
         sharded = {} if self.shards is None else self.shards.variables
         saving.save_into(
             self.files,
             self.finite.step,
-            {**self.whole, **sharded},
+            {**self.unsharded, **sharded},
             retention=self.retention,
             format_name=self.format_name,
             receipts=receipts,
@@ -194,7 +196,7 @@ class Saver:
             context.config.keep_checkpoint_every_n_hours or math.inf,
         )
         self._hosts = context.hosts
-        self._others = context.hosts.exchange("the checkpoint")
+        self._exchange = context.hosts.exchange("the checkpoint")
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
@@ -213,7 +215,7 @@ class Saver:
 
     def saved_step(self, directory: PathLike) -> int | None:
         """Returns the last saved step; `None` if user code has changed values since."""
-        if not self._writer.is_busy:
+        if self._writing and not self._writer.is_busy:
             self.wait()
         last = (self._written | self._writing).get(self._key(directory))
         if last is None or last.edits != self._loop_state.values.version.edits:
@@ -235,7 +237,7 @@ class Saver:
         version, has_run = values.version, values.runs > 0
         # Steps with errors are not saved.
         self._loop_state.wait()
-        if has_run and np.isnan(self._loop_state.fetch("loss")):
+        if has_run and np.isnan(self._loop_state.results.loss):
             return
         path = os.path.join(os.fsdecode(directory), basename)
         _logger.info("Saving checkpoints for %d into %s.", values.step, path)
@@ -249,7 +251,9 @@ class Saver:
             # The written checkpoint may already be deleted.
             with contextlib.suppress(Exception):
                 if key == self._own_key:
-                    values.set_source(version, Source.of(begun.files.prefix))
+                    values.set_source(
+                        version, Source.from_checkpoint(begun.files.prefix)
+                    )
 
         self._writer.start(directory, complete)
         self._writing = {key: version}
@@ -271,7 +275,7 @@ class Saver:
                 raise
             _logger.exception("The last checkpoint could not be written.")
         finally:
-            self._others.close()
+            self._exchange.close()
 
     def _begun(self, prefix: str, has_run: bool, retention: Retention) -> BegunSave:
         """Copies or writes the values that training may donate."""
@@ -282,7 +286,7 @@ class Saver:
         # Other processes wait longer for a chief with a slow disk.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
-        files = SaveFiles(prefix, self._others.from_chief(new_token))
+        files = SaveFiles(prefix, self._exchange.from_chief(new_token))
         positions = self._positions.beside(files, values.version)
         shards = None
         if self._shard_writer is not None and saved.sharded:
@@ -292,19 +296,19 @@ class Saver:
                 )
                 # Otherwise a fast process would wait for the devices of the others,
                 # and report them as stuck.
-                not_finite = self._others.gather(
+                not_finite = self._exchange.gather(
                     finite.not_finite, more_patience_secs=patience
                 )
                 finite.raise_if_any(not_finite)
         return BegunSave(
             files=files,
             format_name=self._format,
-            whole=saved.whole,
+            unsharded=saved.unsharded,
             shards=shards,
             finite=finite,
             positions=positions,
             retention=retention,
-            others=self._others,
+            exchange=self._exchange,
             is_chief=self._hosts.is_chief,
             patience=patience,
         )
@@ -316,7 +320,7 @@ class Saver:
         values: Mapping[str, ShardValues],
         finite: FiniteValues,
     ) -> BegunShards:
-        self._others.by_chief(lambda: writer.prepare(files))
+        self._exchange.by_chief(lambda: writer.prepare(files))
         finish = writer.begin(
             files, finite.step, finite.checked(values), self._hosts.index
         )
@@ -335,4 +339,4 @@ class Saver:
 
     def _trained_paths(self) -> set[str]:
         variables = self._runtime.program.store.variables
-        return {path for path, each in variables.items() if each.trainable}
+        return {path for path, variable in variables.items() if variable.trainable}

@@ -1,8 +1,8 @@
-"""Steps on their way to the devices: copied ahead of time, and cut into loops."""
+"""Stacks on their way to the devices: copied ahead of time, and cut into loops."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -11,273 +11,228 @@ from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.runtime import Runtime
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.program.steps import ReadAgainError, Step
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
+from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
 
-# The number of bytes, and of parts, that may wait for the devices. At least two
-# parts wait, so that the staging thread need not wake up for each part.
+T = TypeVar("T")
+
+# The number of bytes, and of stacks, that may wait for the devices. At least two
+# stacks wait, so that the staging thread need not wake up for each stack.
 _WAITING_BYTES, _MOST_WAITING = 2**27, 8
 
 
 @dataclasses.dataclass(frozen=True)
-class StagedSteps:
-    """Steps on the host, and the same steps on the devices.
+class StagedStack:
+    """A stack on the host, and the same stack on the devices.
 
     Attributes:
-        stacked: The steps on the host, or this host's part of them.
+        stack: The steps on the host, or this host's part of them.
         data: Arrays on the devices with room for the steps of a program.
-        steps: The rows of the steps in those arrays.
+        rows: The rows of the steps in those arrays.
         ends_loop: Whether the loop ends with these steps.
-        is_part: Whether each host has another part of the steps.
-        sizes: The number of examples of each host if parts are padded. Defaults
-            to none.
     """
 
     mode: str
-    stacked: StackedSteps
+    stack: Stack
     data: PyTree
-    steps: range
+    rows: range
     ends_loop: bool
-    is_part: bool
-    sizes: tuple[int, ...] = ()
 
     @property
     def shapes(self) -> Any:
         """A key that is equal for steps of one compiled program."""
         leaves, structure = jax.tree.flatten(self.data)
-        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        return structure, *[(leaf.shape, leaf.dtype) for leaf in leaves]
 
-    def split(self, steps: int) -> tuple["StagedSteps", "StagedSteps | None"]:
+    def split(self, steps: int) -> tuple["StagedStack", "StagedStack | None"]:
         """Returns at most `steps` steps, and the others if there are any."""
-        if self.stacked.steps <= steps:
+        if len(self.rows) <= steps:
             return self, None
-        first, rest = self.stacked.split(steps)
+        first, later = self.stack.split(steps)
         return (
-            dataclasses.replace(self, stacked=first, steps=self.steps[:steps]),
-            dataclasses.replace(self, stacked=rest, steps=self.steps[steps:]),
+            dataclasses.replace(self, stack=first, rows=self.rows[:steps]),
+            dataclasses.replace(self, stack=later, rows=self.rows[steps:]),
         )
-
-    def distributed(self, runtime: Runtime) -> "StagedSteps":
-        """Returns the same steps without padding, on the main thread.
-
-        There, all hosts start the programs of their devices in the same order.
-        """
-        if not self.sizes:
-            return self
-        data = runtime.loop.distributed(self.mode, self.data, self.sizes)
-        return dataclasses.replace(self, data=data, sizes=())
 
     def prepare(self, runtime: Runtime) -> Step:
         """Returns the program's step for batches of this shape."""
-        first = self.stacked.step(0)
+        first = self.stack.step(0)
         features, labels = first.features, first.labels
-        if self.is_part:
+        if self.stack.is_part:
             features, labels = jax.tree.map(_one_step_of, self.data, (features, labels))
         return runtime.prepare(self.mode, features, labels)
 
 
-class StagedInput(Protocol):
-    """Staged steps, in the order in which loops take them."""
-
-    def __next__(self) -> StagedSteps:
-        """Returns the next steps, or raises `StopIteration` at the end of the input."""
-
-    def __iter__(self) -> Iterator[StagedSteps]:
-        """Returns itself."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `take_ready` returns steps."""
-
-    def take_ready(self) -> StagedSteps | None:
-        """Returns the next steps if they are ready and may run ahead."""
-
-    def take_waited_secs(self) -> float:
-        """Returns the seconds spent waiting for steps since the last call."""
-
-
-def _one_step_of(whole: jax.Array, part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _one_step_of(data: jax.Array, part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns one step of all hosts in the dtype of this host's part."""
-    return np.broadcast_to(np.zeros((), part.dtype), whole.shape[1:])
+    return np.broadcast_to(np.zeros((), part.dtype), data.shape[1:])
 
 
-class Capacities:
-    """The number of steps that the programs of one call have room for.
+class StagedInput(Infeed[StagedStack]):
+    """The stacks of coming loops on the devices, where a thread copies them in advance.
 
-    A program runs any number of steps up to its capacity. Batches of the first shape
-    have the usual capacity. A later shape, such as that of a smaller last batch, has a
-    capacity of one step until several arrive at once.
-    """
+    A loop has several stacks if it is large, or has batches of two sizes. A stack has
+    room for more steps than it contains, because a program runs any number of steps up
+    to its capacity.
 
-    def __init__(self) -> None:
-        self._known: dict[Any, int] = {}
-
-    def of(self, batch: AgreedBatch) -> int:
-        """Returns the capacity for some steps, which is equal on all hosts."""
-        steps, usual = batch.stacked.steps, max(batch.room, batch.stacked.steps)
-        signature = batch.stacked.step(0).signature
-        shape = signature, batch.is_part, bool(batch.sizes)
-        known = self._known.get(shape, 1 if self._known else usual)
-        self._known[shape] = known if steps <= known else usual
-        return self._known[shape]
-
-
-def stage_ahead(
-    runtime: Runtime,
-    mode: str,
-    steps: AgreedSteps,
-    plan: LoopPlan,
-    is_cancelled: Callable[[], bool] = lambda: False,
-    give_up: Callable[[], None] = lambda: None,
-) -> Infeed[StagedSteps]:
-    """Copies the steps of coming loops to the devices, ahead of time.
-
-    A loop has several parts if it is large, or has batches of two sizes. `give_up` is
-    called when the input is closed, so that `plan` does not wait.
-    """
-
-    capacities = Capacities()
-
-    def stage() -> Iterator[StagedSteps]:
-        for left in plan.agreed(steps.agreed_size):
-            while left:
-                taken = steps.take(left)
-                if taken is None:
-                    return
-                stacked, is_part = taken.stacked, taken.is_part
-                left -= stacked.steps
-                features, labels = stacked.padded_to(capacities.of(taken))
-                data = runtime.loop.put(mode, features, labels, is_part)
-                yield StagedSteps(
-                    *(mode, stacked, data, range(stacked.steps)),
-                    ends_loop=not left,
-                    is_part=is_part,
-                    sizes=taken.sizes,
-                )
-
-    def close() -> None:
-        give_up()
-        steps.give_up()
-
-    staged = stage()
-    return Infeed(
-        lambda: next(staged, None),
-        _depth,
-        is_cancelled=is_cancelled,
-        give_up=close,
-        finish=lambda staged: staged.distributed(runtime),
-    )
-
-
-def _depth(staged: StagedSteps) -> int:
-    """Returns the number of parts of this size that may wait."""
-    rows = len(jax.tree.leaves(staged.data)[0])
-    return _parts_waiting(rows * staged.stacked.step_bytes)
-
-
-def _parts_waiting(size: int) -> int:
-    return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
-
-
-def parts_ahead(size: int) -> int:
-    """Returns the number of parts of `size` bytes that wait for the running one."""
-    # The staging thread has copied one more part, and waits to enqueue it.
-    return _parts_waiting(size) + 1
-
-
-def begin_loops(
-    first: StagedSteps | None,
-    infeed: StagedInput,
-    hooks: HookList,
-    runs_ahead: Callable[[], bool] = lambda: False,
-) -> Iterator[StagedSteps | None]:
-    """Yields the first steps of each loop, and `None` at the end of the input.
-
-    As in TensorFlow, hooks are also called before a loop that the end of the input
-    prevents. `run_is_made` of the hooks is called before the next loop begins. If
-    `runs_ahead` returns true and the input is ready, the loop begins earlier, and the
-    caller must call `run_is_made`.
-    """
-    staged = first
-    while staged is not None:
-        yield staged
-        staged = infeed.take_ready() if runs_ahead() else None
-        if staged is None:
-            hooks.run_is_made()  # Waiting for input may take long.
-            staged = next(infeed, None)
-    yield None
-
-
-def parts_of_loop(first: StagedSteps, infeed: StagedInput) -> Iterator[StagedSteps]:
-    """Yields the parts of one loop, until the loop or the input ends."""
-    staged: StagedSteps | None = first
-    while staged is not None:
-        yield staged
-        staged = None if staged.ends_loop else next(infeed, None)
-
-
-class RecutLoops:
-    """Staged steps, cut into loops whose lengths are set when they begin.
-
-    `next_size` returns the length of the next loop, at least one. It is called after
-    all earlier loops have run.
+    Args:
+        plan: The lengths of the loops.
+        is_cancelled: As in `Infeed`.
+        give_up: Called when the input is closed, so that `plan` does not wait.
     """
 
     def __init__(
         self,
-        first: StagedSteps,
-        infeed: StagedInput,
-        next_size: Callable[[], int],
+        runtime: Runtime,
+        mode: str,
+        steps: AgreedSteps,
+        plan: LoopPlan,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        give_up: Callable[[], None] = lambda: None,
     ):
-        self._infeed = infeed
-        self._next_size = next_size
-        self._rest: StagedSteps | None = first
-        self._left_of_loop = 0
+        self._runtime = runtime
+        self._mode = mode
+        self._steps = steps
+        self._plan = plan
+        self._capacities: dict[Any, int] = {}
+        self._next_size: Callable[[], int] | None = None
+        self._uncut: StagedStack | None = None
+        self._left_in_loop = 0
+        staged = self._stage()
 
-    def __iter__(self) -> Iterator[StagedSteps]:
-        return self
+        def close() -> None:
+            give_up()
+            steps.give_up()
 
-    def __next__(self) -> StagedSteps:
-        staged = self._rest or next(self._infeed)
-        if not self._left_of_loop:
-            self._left_of_loop = self._next_size()
-        taken, self._rest = staged.split(self._left_of_loop)
-        self._left_of_loop -= taken.stacked.steps
-        return dataclasses.replace(taken, ends_loop=not self._left_of_loop)
+        super().__init__(
+            lambda: next(staged, None),
+            _depth,
+            is_cancelled=is_cancelled,
+            give_up=close,
+            finish=self._distributed,
+        )
 
-    def take_one(
-        self, coming: StagedSteps | None
-    ) -> tuple[StagedSteps, StagedSteps | None]:
-        """Takes one step before those of the coming loop, which keeps its length.
+    def cut_loops(
+        self, first: StagedStack, next_size: Callable[[], int]
+    ) -> StagedStack:
+        """Cuts this stack and all later ones into other loops.
 
-        `coming` is the first part of this loop, if it was taken. Returns the step, and
-        the new first part. Raises `StopIteration` at the end of the input.
+        Args:
+            next_size: Returns the length of the next loop, at least one, after all
+                earlier loops have run.
+
+        Returns:
+            The first stack of the first loop.
         """
-        if coming is None:
-            one, self._rest = (self._rest or next(self._infeed)).split(1)
-            return one, None
-        one, rest = coming.split(1)
-        self._left_of_loop += 1
-        if rest is None:
-            return one, next(self, None)
-        return one, dataclasses.replace(rest, ends_loop=False)
+        self._next_size, self._uncut = next_size, first
+        return next(self)
 
     @property
-    def is_ready(self) -> bool:
-        """`False`, because the next loop depends on the previous one."""
-        return False
+    def is_cut(self) -> bool:
+        """Whether each loop gets its length when all earlier ones have run."""
+        return self._next_size is not None
 
-    def take_ready(self) -> StagedSteps | None:
-        """Returns `None`, because the next loop depends on the previous one."""
-        return None
+    def take_one(
+        self, coming: StagedStack | None
+    ) -> tuple[StagedStack, StagedStack | None]:
+        """Takes one step before those of the coming loop, which keeps its length.
 
-    def take_waited_secs(self) -> float:
-        """Returns the seconds spent waiting for the input since the last call."""
-        return self._infeed.take_waited_secs()
+        `coming` is the first stack of this loop, if it was taken. Returns the step, and
+        the new first stack. Raises `StopIteration` at the end of the input.
+        """
+        if coming is None:
+            one, self._uncut = (self._uncut or super().__next__()).split(1)
+            return one, None
+        one, later = coming.split(1)
+        self._left_in_loop += 1
+        if later is None:
+            return one, next(self, None)
+        return one, dataclasses.replace(later, ends_loop=False)
+
+    def __next__(self) -> StagedStack:
+        if self._next_size is None:
+            return super().__next__()
+        staged = self._uncut or super().__next__()
+        if not self._left_in_loop:
+            self._left_in_loop = self._next_size()
+        staged, self._uncut = staged.split(self._left_in_loop)
+        self._left_in_loop -= len(staged.rows)
+        return dataclasses.replace(staged, ends_loop=not self._left_in_loop)
+
+    def _stage(self) -> Iterator[StagedStack]:
+        """Copies the stacks of all loops to the devices."""
+        loop = self._runtime.loop
+        for steps_left in self._plan.agreed(self._steps.agreed_size):
+            while steps_left:
+                stack = self._steps.take(steps_left)
+                if stack is None:
+                    return
+                steps_left -= stack.steps
+                features, labels = stack.padded_to(self._capacity(stack))
+                yield StagedStack(
+                    self._mode,
+                    stack,
+                    loop.put(self._mode, features, labels, stack.is_part),
+                    range(stack.steps),
+                    ends_loop=not steps_left,
+                )
+
+    def _capacity(self, stack: Stack) -> int:
+        """Returns the number of steps that a program has room for.
+
+        It is equal on all hosts. Batches of the first shape have the usual capacity. A
+        later shape, such as that of a smaller last batch, has a capacity of one step
+        until several arrive at once.
+        """
+        usual = max(self._steps.capacity(stack), stack.steps)
+        key = stack.step(0).signature, stack.is_part, bool(stack.part_sizes)
+        capacity = self._capacities.get(key, 1 if self._capacities else usual)
+        self._capacities[key] = capacity if stack.steps <= capacity else usual
+        return self._capacities[key]
+
+    def _distributed(self, staged: StagedStack) -> StagedStack:
+        """Returns the same steps without padding, on the main thread.
+
+        There, all hosts start the programs of their devices in the same order.
+        """
+        sizes = staged.stack.part_sizes
+        if not sizes:
+            return staged
+        data = self._runtime.loop.distributed(self._mode, staged.data, sizes)
+        return dataclasses.replace(staged, data=data)
+
+
+def _depth(staged: StagedStack) -> int:
+    """Returns the number of stacks of this size that may wait."""
+    rows = len(jax.tree.leaves(staged.data)[0])
+    return _stacks_waiting(rows * staged.stack.step_bytes)
+
+
+def _stacks_waiting(size: int) -> int:
+    return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
+
+
+def next_loop(infeed: Infeed[T], hooks: HookList, runs_ahead: bool = False) -> T | None:
+    """Returns the first stack of the next loop, or `None` at the end of the input.
+
+    Hooks first see the completed previous loop. If the next loop `runs_ahead` and its
+    stack is ready, they do not, and the caller must call `run_is_made`.
+    """
+    staged = infeed.take_ready() if runs_ahead else None
+    if staged is None:
+        hooks.run_is_made()  # Waiting for input may take long.
+        staged = next(infeed, None)
+    return staged
+
+
+def stacks_ahead(size: int) -> int:
+    """Returns the number of stacks of `size` bytes that wait for the running one."""
+    # The staging thread has copied one more stack, and waits to enqueue it.
+    return _stacks_waiting(size) + 1
 
 
 class StepsByShape:
@@ -294,13 +249,13 @@ class StepsByShape:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def of(self, shapes: Any, prepare: Callable[[], Step]) -> Step:
+    def prepared(self, shapes: Any, prepare: Callable[[], Step]) -> Step:
         """Returns the step for some shapes, with the variables of the first step."""
         if shapes not in self._steps:
-            self._steps[shapes] = self._prepared(prepare)
+            self._steps[shapes] = self._prepare(prepare)
         return self._steps[shapes]
 
-    def _prepared(self, prepare: Callable[[], Step]) -> Step:
+    def _prepare(self, prepare: Callable[[], Step]) -> Step:
         try:
             step = prepare()
         except ReadAgainError as error:

@@ -1,7 +1,8 @@
 """One call of `train`, from the lock to the last checkpoint.
 
-This file is in the order of execution: the lock, the latest checkpoint, the plan of
-the loops, the input, and then the loops with their hooks.
+This file is in the order of execution. `Training` takes the lock, finds the latest
+checkpoint, plans the loops, opens the input and restores the values. `TrainingLoop`
+then runs the loops with their hooks.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.hook_states import HookStates
+from keras_tpu_estimator.api.hooks.loop_results import TrainingResults
 from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
@@ -28,16 +30,22 @@ from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.device.distributed_program import MetricsState
-from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import read_position
-from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
+from keras_tpu_estimator.engine.program.steps import (
+    HOST_CALL,
+    STEP_NUMBERS,
+    TRAIN_METRICS,
+    Outputs,
+    Step,
+)
 from keras_tpu_estimator.files.directory import save_files, state_file
 from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
 from keras_tpu_estimator.runs.batch_runs import BatchRuns
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.loop_state import TrainingState
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import (
     EveryFewSteps,
     Outfeed,
@@ -49,17 +57,15 @@ from keras_tpu_estimator.runs.position_saver import PositionSaver, read_states
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
-    RecutLoops,
     StagedInput,
-    StagedSteps,
+    StagedStack,
     StepsByShape,
-    begin_loops,
-    parts_of_loop,
-    stage_ahead,
+    next_loop,
 )
 from keras_tpu_estimator.runs.training_hooks import (
     REPORT_NAMES,
     Evaluator,
+    TrainingCall,
     TrainingReport,
     TrainingSession,
     training_hooks,
@@ -89,53 +95,59 @@ class Training:
         self.context.reading_again(self._run)
 
     def _run(self) -> None:
-        config = self.context.config
+        context = self.context
         with (
-            stalls_shown(config.stall_timeout_secs) as watch,
+            stalls_shown(context.config.stall_timeout_secs) as watch,
             shown_at_end(),
             waiting.ended(),
-            self.context.hosts.call("train") as call,
-            self._locked(call),
+            context.hosts.call("train") as exchange,
+            self._locked(exchange),
             Preemption() as preemption,
         ):
             # Another training may save until this call has the lock.
-            checkpoint = self.context.latest_of_all(call)
-            self.context.check_together(
-                call,
+            checkpoint = context.latest_of_all(exchange)
+            context.check_together(
+                exchange,
                 checkpoint=checkpoint and os.path.basename(checkpoint),
                 steps=self.steps,
                 max_steps=self.max_steps,
             )
-            if self.context.is_done(checkpoint, self.max_steps):
+            if context.is_done(checkpoint, self.max_steps):
                 return
-            if self.context.hosts.is_chief:
-                state_file.unmark_complete(self.context.model_dir)
-            first = 0 if checkpoint is None else loading.step_of(checkpoint)
-            steps = self._steps_from(first)
+            if context.hosts.is_chief:
+                state_file.unmark_complete(context.model_dir)
+            steps = self._steps_after(checkpoint)
             counting = StepCounting()
             plan = LoopPlan(
-                self.context.iterations,
+                context.iterations,
                 steps,
                 is_open=counting.is_open,
-                speed=self.context.loop_speed,
+                speed=context.loop_speed,
             )
             with self._input(plan, steps, checkpoint, preemption, counting) as (
                 infeed,
                 positions,
             ):
-                staged = next(infeed, None)
-                if staged is None:
+                first = next(infeed, None)
+                if first is None:
                     positions.report_no_steps(checkpoint)
                 else:
-                    step = staged.prepare(self.context.runtime)
-                    hooks = (*watch, *self.hooks, preemption)
-                    TrainingLoop(
-                        self, step, plan, infeed, positions, call, preemption
-                    ).run(staged, checkpoint, steps, hooks, counting)
-        preemption.exit_if_requested(self.context.latest_checkpoint())
+                    step = first.prepare(context.runtime)
+                    call = TrainingCall(
+                        exchange=exchange,
+                        preemption=preemption,
+                        checkpoint=checkpoint,
+                        steps=steps,
+                        plan=plan,
+                        counting=counting,
+                        infeed=infeed,
+                        positions=positions,
+                    )
+                    self._train(call, step, first, (*watch, *self.hooks, preemption))
+        preemption.exit_if_requested(context.latest_checkpoint())
 
     @contextlib.contextmanager
-    def _locked(self, call: HostExchange) -> Iterator[None]:
+    def _locked(self, exchange: HostExchange) -> Iterator[None]:
         """Prevents other trainings from writing into the directory."""
         is_writer = self.context.hosts.is_chief
         with (
@@ -145,25 +157,14 @@ class Training:
         ):
             if is_writer:
                 save_files.sweep(self.context.model_dir)
-            call.barrier()
+            exchange.barrier()
             yield
 
-    def _steps_from(self, first: int) -> int | None:
-        """Returns the number of steps after a global step, or `None`."""
-        steps = self.steps
-        if self.max_steps is not None:
-            steps = self.max_steps - first
-        return steps_until_stop(self.hooks, first, steps)
-
-    def _check_fits(self, checkpoint: str | None, pipeline: Pipeline) -> None:
-        """Compares the model with a checkpoint, before input is re-read."""
-        if checkpoint is None or self.context.hosts.are_several:
-            return  # Several hosts must read their inputs together.
-        steps = pipeline.peek()
-        if steps is not None:
-            first, runtime = steps.step(0), self.context.runtime
-            step = runtime.prepare(ModeKeys.TRAIN, first.features, first.labels)
-            runtime.values.check_fits(step, checkpoint)
+    def _steps_after(self, checkpoint: str | None) -> int | None:
+        """Returns the number of steps after a checkpoint, or `None` for no end."""
+        start = 0 if checkpoint is None else loading.step_of(checkpoint)
+        steps = self.steps if self.max_steps is None else self.max_steps - start
+        return steps_until_stop(self.hooks, start, steps)
 
     @contextlib.contextmanager
     def _input(
@@ -173,7 +174,7 @@ class Training:
         checkpoint: str | None,
         preemption: Preemption,
         counting: StepCounting,
-    ) -> Iterator[tuple[Infeed[StagedSteps], PositionSaver]]:
+    ) -> Iterator[tuple[StagedInput, PositionSaver]]:
         """Opens the steps on the devices, and the saver of the input's position."""
         context, resumes = self.context, self.context.config.resume_input
         start = None
@@ -183,11 +184,16 @@ class Training:
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
         with context.pipeline(
-            *(mode, self.input_fn, steps, plan.chunk, plan.room, start),
+            mode,
+            self.input_fn,
+            steps,
+            chunk=plan.chunk,
+            capacity=plan.capacity,
+            start=start,
             hooks=self.hooks,
         ) as pipeline:
             self._check_fits(checkpoint, pipeline)
-            with stage_ahead(
+            with StagedInput(
                 context.runtime,
                 mode,
                 context.steps(mode, pipeline),
@@ -204,199 +210,227 @@ class Training:
                     ),
                 )
 
+    def _check_fits(self, checkpoint: str | None, pipeline: Pipeline) -> None:
+        """Compares the model with a checkpoint, before input is re-read."""
+        if checkpoint is None or self.context.hosts.are_several:
+            return  # Several hosts must read their inputs together.
+        steps = pipeline.peek()
+        if steps is not None:
+            first, runtime = steps.step(0), self.context.runtime
+            step = runtime.prepare(ModeKeys.TRAIN, first.features, first.labels)
+            runtime.values.check_fits(step, checkpoint)
+
+    def _train(
+        self,
+        call: TrainingCall,
+        step: Step,
+        first: StagedStack,
+        hooks: tuple[Hook, ...],
+    ) -> None:
+        """Restores the values, trains them, and saves the last checkpoint."""
+        context = self.context
+        donated = context.runtime.values.donated(step, call.checkpoint)
+        with context.reading(donated) as values:
+            is_new = call.checkpoint is None
+            check_same_model(call.exchange, values, is_new)
+            compare_edits(call.exchange, values, "train")
+            results = TrainingResults(values.step, is_mean=not call.plan.follows_hooks)
+            state = LoopState(values, results, call.steps, call.plan.loops)
+            with (
+                call.positions.of_call(values),
+                Saver(
+                    context, state, call.positions, step.additions.retention
+                ) as saver,
+            ):
+                TrainingLoop(self, call, step, state, saver).run(first, hooks)
+        _logger.info("Loss for final step: %.6g.", state.results.last_loss)
+
 
 class TrainingLoop:
-    """The loops of one `train` on the devices, with their hooks."""
+    """The loops of one `train`: each runs many steps on the devices, between hooks.
+
+    A loop has several parts if its steps do not fit one program. The devices run a part
+    while the host reports on the previous one.
+    """
 
     def __init__(
         self,
         training: Training,
+        call: TrainingCall,
         step: Step,
-        plan: LoopPlan,
-        infeed: Infeed[StagedSteps],
-        positions: PositionSaver,
-        call: HostExchange,
-        preemption: Preemption,
+        state: LoopState,
+        saver: Saver,
     ):
+        context = training.context
         self._training = training
-        self._context = training.context
-        self._runtime = training.context.runtime
-        self._step = step
-        self._plan = plan
-        self._infeed: StagedInput = infeed
-        self._positions = positions
+        self._context = context
+        self._runtime = context.runtime
         self._call = call
-        self._preemption = preemption
-        self._end = LoopEnd(stops=False, runs_ahead=False)
+        self._step = step
+        self._state = state
+        self._plan = call.plan
+        self._infeed = call.infeed
         self._steps = StepsByShape(step, self._runtime.program.store)
         self._initial_metrics = self._runtime.loop.no_metrics(ModeKeys.TRAIN)
-        self._writer = self._context.metric_writer()
-        self._summaries = EveryFewSteps(
-            self._writer, self._context.config.save_summary_steps
-        )
         self._outfeed = Outfeed(self._consume)
         self._metrics = TrainingMetrics(
-            self._runtime.program.host_metrics(step, REPORT_NAMES),
-            self._outfeed,
+            self._runtime.program.host_metrics(step, REPORT_NAMES), self._outfeed
+        )
+        self._writer = context.metric_writer()
+        self._summaries = EveryFewSteps(self._writer, context.config.save_summary_steps)
+        self._session = TrainingSession(
+            context,
+            state,
+            step,
+            saver,
+            training.evaluator,
+            self._metrics,
+            call,
         )
 
-    def run(
-        self,
-        first: StagedSteps,
-        checkpoint: str | None,
-        steps: int | None,
-        hooks: tuple[Hook, ...],
-        counting: StepCounting,
-    ) -> None:
+    def run(self, first: StagedStack, hooks: tuple[Hook, ...]) -> None:
         """Trains until the input, the plan or a hook ends it."""
-        donated = self._runtime.values.donated(self._step, checkpoint)
-        with self._context.reading(donated) as values:
-            check_same_model(self._call, values, is_new=checkpoint is None)
-            compare_edits(self._call, values, "train")
-            self._loop_state = TrainingState(
-                values,
-                steps,
-                self._plan.loops,
-                is_mean=not self._plan.follows_hooks,
-                metrics=self._metrics,
-            )
-            saver = Saver(
-                *(self._context, self._loop_state, self._positions),
-                self._step.additions.retention,
-            )
-            with self._positions.of_call(values), saver:
-                hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
-                start = values.step
-                every = self._context.steps_between_hooks
-                self._plan.end_at(
-                    end - start for end in hook_list.run_ends(start, every)
-                )
-                states = self._hook_states(hook_list, checkpoint)
-                self._positions.states = states
-                if self._context.config.save_summary_steps:
-                    self._writer.write_start(start + 1)
-                hook_list.begin()
-                self._runtime.values.add_hook_variables(values, self._step)
-                counting.settle(self._step, hook_list.may_train)
-                if counting.is_open():
-                    first = self._count_by_value(first)
-                batch_runs = self._batch_runs(first)
-                hook_list.after_create_session(states.resuming)
-                with self._outfeed, self._call.reported_errors():
-                    with batch_runs.until_input_ends():
-                        self._run_loops(batch_runs)
-                    hook_list.run_is_made()
-                    self._loop_state.wait()
-                is_interrupted = self._call.any(
-                    self._positions.is_interrupted(), "the end of training"
-                )
-                self._positions.at_end(is_interrupted)
-                hook_list.end(is_interrupted)
-                # This also compares the last assigned values.
-                self._call.barrier("the end of train")
-        loss = float(self._loop_state.last_loss)
-        _logger.info("Loss for final step: %.6g.", loss)
+        exchange, positions = self._call.exchange, self._call.positions
+        hook_list = self._all_hooks(hooks)
+        batch_runs = self._begin(hook_list, first)
+        with self._outfeed, exchange.reported_errors():
+            with batch_runs.until_input_ends():
+                self._run_loops(hook_list, batch_runs)
+            hook_list.run_is_made()
+            self._state.wait()
+        is_interrupted = exchange.any(positions.is_interrupted(), "the end of training")
+        positions.at_end(is_interrupted)
+        hook_list.end(is_interrupted)
+        # This also compares the last assigned values.
+        exchange.barrier("the end of train")
 
-    def _batch_runs(self, first: StagedSteps) -> BatchRuns:
-        """Returns the runs of hooks on batches, which the session starts."""
-        self._session.batch_runs = BatchRuns(
-            *(self._runtime, self._loop_state, self._plan, self._steps),
-            *(self._infeed, first),
+    def _all_hooks(self, hooks: tuple[Hook, ...]) -> HookList:
+        """Returns all hooks of this call, with their session."""
+        context = self._context
+        if shows_progress(context.config.progress):
+            size = context.mode_devices.batch_sizes[ModeKeys.TRAIN]
+            hooks = (*hooks, ProgressHook(self._call.steps, size))
+        all_hooks = training_hooks(
+            context,
+            self._training.listeners,
+            hooks,
+            self._step,
+            TrainingReport(self._infeed, self._metrics).hook(context, self._writer),
+            self._writer,
         )
-        return self._session.batch_runs
+        if self._training.evaluator.validation is not None:
+            all_hooks = with_epochs(all_hooks)
+        return HookList(with_callbacks(all_hooks), self._session)
 
-    def _run_loops(self, batch_runs: BatchRuns) -> None:
-        """Runs the loops with their hooks, until the input, the plan or a hook ends."""
-        first = batch_runs.take_coming()
-        for batch_runs.coming in self._begin_loops(first):
-            hooked = self._hooks.before_run()
-            staged = batch_runs.take_coming()
-            if staged is None:
-                break
-            hooked.start()
-            self._run_loop(staged, hooked.fetches)
-            # One of the hooks saves a checkpoint if it is due.
-            self._agree_on_end(hooked.after_run())
-            if self._end.stops or self._plan.is_done:
-                break
+    def _begin(self, hook_list: HookList, first: StagedStack) -> BatchRuns:
+        """Plans the loops after the first one, and begins the hooks.
 
-    def _agree_on_end(self, stops: bool) -> None:
-        """Makes all hosts continue, stop and save after the same loop."""
-        session = self._session
-        own = LoopEnd(stops, self._runs_ahead(), frozenset(session.due_here))
-        session.due_here.clear()
-        self._end = self._preemption.agree(self._call, own)
-        session.due_anywhere = self._end.due
-
-    def _count_by_value(self, first: StagedSteps) -> StagedSteps:
-        """Plans each loop after the previous one, and returns the first loop."""
-        plan, use_tpu = self._plan, self._context.mode_devices.use_tpu
-        unchosen = self._context.steps_between_hooks
-        self._infeed = RecutLoops(
-            *(first, self._infeed),
-            lambda: plan.next_size(unchosen) if use_tpu else 1,
+        Returns the runs of hooks on batches, which have the first part of a loop.
+        """
+        values, start = self._state.values, self._state.values.step
+        ends = hook_list.run_ends(start, self._context.steps_between_hooks)
+        self._plan.end_at(end - start for end in ends)
+        states = self._hook_states(hook_list)
+        self._call.positions.states = states
+        if self._context.config.save_summary_steps:
+            self._writer.write_start(start + 1)
+        hook_list.begin()
+        self._runtime.values.add_hook_variables(values, self._step)
+        self._call.counting.settle(self._step, hook_list.may_train)
+        if self._call.counting.is_open():
+            first = self._infeed.cut_loops(first, self._size_by_value)
+        batch_runs = self._session.batch_runs = BatchRuns(
+            self._runtime, self._state, self._plan, self._steps, self._infeed, first
         )
-        return next(self._infeed)
+        hook_list.after_create_session(states.resuming)
+        return batch_runs
 
-    def _hook_states(self, hook_list: HookList, checkpoint: str | None) -> HookStates:
+    def _hook_states(self, hook_list: HookList) -> HookStates:
         """Returns the states of all hooks, with those of the checkpoint."""
-        hosts = self._context.hosts
-        saved = None if checkpoint is None else read_states(checkpoint, hosts)
+        hosts, checkpoint = self._context.hosts, self._call.checkpoint
         return HookStates(
             hook_list.hooks,
-            saved,
+            None if checkpoint is None else read_states(checkpoint, hosts),
             has_checkpoint=checkpoint is not None,
             warns=hosts.is_chief,
         )
 
-    def _begin_loops(self, first: StagedSteps | None) -> Iterator[StagedSteps | None]:
-        """Yields the first steps of each loop, and `None` at the end of the input."""
-        return begin_loops(
-            *(first, self._infeed, self._hooks), lambda: self._end.runs_ahead
-        )
+    def _run_loops(self, hook_list: HookList, batch_runs: BatchRuns) -> None:
+        """Runs the loops with their hooks, until the input, the plan or a hook ends."""
+        while True:
+            # As in TensorFlow, this is also called if the end of the input prevents the
+            # loop. A hook may take batches that come before those of the loop.
+            hooked = hook_list.before_run()
+            staged = batch_runs.take_coming()
+            if staged is None:
+                break
+            hooked.start()
+            self._run_loop(staged, hooked.fetches, hook_list)
+            # One of the hooks saves a checkpoint if it is due.
+            end = self._agreed_end(hooked.after_run(), hook_list)
+            if end.stops or self._plan.is_done:
+                break
+            batch_runs.coming = next_loop(self._infeed, hook_list, end.runs_ahead)
 
-    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
-        """Runs the parts of one loop."""
-        self._loop_state.start_loop()
+    def _run_loop(
+        self, first: StagedStack, fetches: tuple[str, ...], hook_list: HookList
+    ) -> None:
+        """Runs the parts of one loop, until the loop or the input ends."""
+        step_before = self._state.values.step
+        shapes_before = len(self._steps)
         steps, metrics = 0, self._initial_metrics
-        before = self._loop_state.values.step
-        known = len(self._steps)
-        for staged in parts_of_loop(first, self._infeed):
-            metrics = self._run_part(staged, metrics, fetch)
-            steps += staged.stacked.steps
+        staged: StagedStack | None = first
+        while staged is not None:
+            metrics = self._run_part(
+                staged, metrics, fetches, hook_list, begins_loop=not steps
+            )
+            steps += len(staged.rows)
+            staged = None if staged.ends_loop else next(self._infeed, None)
         counted = steps
         if not self._step.additions.counts_once:
-            counted = self._loop_state.values.step - before
+            counted = self._state.values.step - step_before
         if self._plan.is_timed and not self._plan.follows_hooks:
             # The duration of a loop ends when the devices have completed it.
-            self._loop_state.wait()
-        self._plan.ran(steps, counted, is_known=len(self._steps) == known)
+            self._state.wait()
+        self._plan.ran(steps, counted, is_known=len(self._steps) == shapes_before)
 
     def _run_part(
-        self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
+        self,
+        staged: StagedStack,
+        metrics: MetricsState,
+        fetches: tuple[str, ...],
+        hook_list: HookList,
+        begins_loop: bool,
     ) -> MetricsState:
-        values = self._loop_state.values
-        step = self._steps.of(staged.shapes, lambda: staged.prepare(self._runtime))
+        """Starts a part of a loop, and reports the previous one to hooks."""
+        state, values = self._state, self._state.values
+        step = self._steps.prepared(
+            staged.shapes, lambda: staged.prepare(self._runtime)
+        )
         # An evaluation in a hook may have added variables.
         self._runtime.values.complete(values, step)
-        self._loop_state.note_if_made()
+        state.note_if_complete()
         assigned, metrics, losses, outputs = self._runtime.loop.run(
-            *(step, values, metrics, staged.data, staged.steps),
-            step.named_among(fetch),
+            step,
+            values,
+            metrics,
+            staged.data,
+            staged.rows,
+            step.named_among(fetches),
         )
         self._context.hosts.ran()
         numbers: Sequence[int] = range(
-            values.step + 1, values.step + staged.stacked.steps + 1
+            values.step + 1, values.step + len(staged.rows) + 1
         )
         if STEP_NUMBERS in outputs:
             numbers = np.asarray(outputs[STEP_NUMBERS]).tolist()
-        values.update(assigned, staged.stacked.steps, numbers[-1])
+        values.update(assigned, len(staged.rows), numbers[-1])
         # This waits for the previous loop. The current one has started.
-        self._loop_state.wait()
-        self._hooks.run_is_made()
-        self._loop_state.ran(losses, outputs)
-        self._loop_state.additions = step.additions
-        if "host_call" in outputs or "train_metrics" in outputs:
+        state.wait()
+        hook_list.run_is_made()
+        state.ran(losses, outputs, begins_loop)
+        state.additions = step.additions
+        if HOST_CALL in outputs or TRAIN_METRICS in outputs:
             self._outfeed.put(outputs, numbers)
         return metrics
 
@@ -406,24 +440,41 @@ class TrainingLoop:
         if self._step.host_call is not None and self._context.hosts.is_chief:
             call_for_steps(
                 self._step.host_call,
-                outputs["host_call"],
+                outputs[HOST_CALL],
                 numbers,
                 tpu_config.experimental_host_call_every_n_steps,
                 self._summaries,
             )
-        if "train_metrics" in outputs:
-            self._metrics.update(outputs["train_metrics"])
+        if TRAIN_METRICS in outputs:
+            self._metrics.update(outputs[TRAIN_METRICS])
 
-    def _runs_ahead(self) -> bool:
+    def _agreed_end(self, stops: bool, hook_list: HookList) -> LoopEnd:
+        """Makes all hosts continue, stop and save after the same loop."""
+        session = self._session
+        end_here = LoopEnd(
+            stops, self._runs_ahead(hook_list), frozenset(session.due_here)
+        )
+        session.due_here.clear()
+        end = self._call.preemption.agree(self._call.exchange, end_here)
+        session.due_anywhere = end.due
+        return end
+
+    def _size_by_value(self) -> int:
+        """Returns the length of the next loop of a program that counts by value."""
+        if not self._context.mode_devices.use_tpu:
+            return 1
+        return self._plan.next_size(self._context.steps_between_hooks)
+
+    def _runs_ahead(self, hook_list: HookList) -> bool:
         """Returns whether this host could begin the next loop now.
 
         Several hosts agree on the answer, so that after an error each has started the
         same loops.
         """
         is_ready = self._infeed.is_ready or not self._context.hosts.are_several
-        return is_ready and self._may_run_ahead()
+        return is_ready and self._may_run_ahead(hook_list)
 
-    def _may_run_ahead(self) -> bool:
+    def _may_run_ahead(self, hook_list: HookList) -> bool:
         """Returns whether a loop may begin while the previous one runs.
 
         It may not if hooks must see the previous one, or loops are timed. Two
@@ -438,37 +489,6 @@ class TrainingLoop:
         return (
             not are_simulated
             and (not self._plan.is_timed or self._plan.follows_hooks)
-            and self._step.additions.counts_once
-            and self._hooks.allows_run_ahead
+            and not self._infeed.is_cut
+            and hook_list.allows_run_ahead
         )
-
-    def _all_hooks(
-        self, hooks: tuple[Hook, ...], saver: Saver, steps: int | None
-    ) -> HookList:
-        """Returns all hooks of this call, with their session."""
-        context, training = self._context, self._training
-        if shows_progress(context.config.progress):
-            size = context.mode_devices.batch_sizes[ModeKeys.TRAIN]
-            hooks = (*hooks, ProgressHook(steps, size))
-        report = TrainingReport(self._loop_state, self._infeed, self._metrics)
-        all_hooks = training_hooks(
-            context,
-            self._loop_state,
-            training.listeners,
-            hooks,
-            self._step,
-            report.hook(context, self._writer),
-            self._writer,
-        )
-        if training.evaluator.validation is not None:
-            all_hooks = with_epochs(all_hooks)
-        session = self._session = TrainingSession(
-            context,
-            self._loop_state,
-            self._step,
-            saver,
-            training.evaluator,
-            self._positions.is_interrupted,
-            self._call,
-        )
-        return HookList(with_callbacks(all_hooks), session)

@@ -19,6 +19,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
     SavingHook,
 )
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import (
     MetricCounts,
     Session,
@@ -52,8 +53,11 @@ from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.runs.batch_runs import BatchRuns
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
-from keras_tpu_estimator.runs.loop_state import LiveModel, LoopState, TrainingState
+from keras_tpu_estimator.runs.loop_state import LiveModel, LoopState
 from keras_tpu_estimator.runs.outfeed import TrainingMetrics
+from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
+from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.preemption import Preemption
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import StagedInput
 
@@ -67,7 +71,6 @@ def is_saving(config: RunConfig) -> bool:
 
 def training_hooks(
     context: EstimatorContext,
-    progress: LoopState,
     listeners: Sequence[CheckpointSaverListener],
     user: Iterable[Hook],
     step: Step,
@@ -92,8 +95,7 @@ def training_hooks(
             RecordedSummariesHook(
                 writer,
                 config.save_summary_steps,
-                lambda: progress.summaries,
-                _losses_only(context, progress, step),
+                only_losses=_needs_only_losses(context, step),
             )
         )
     callbacks = callbacks_of([*user, *spec])
@@ -142,18 +144,14 @@ def _let_read(savers: Sequence[SavingHook], hooks: Sequence[Hook]) -> None:
             saver.is_read_by_hooks = True
 
 
-def _losses_only(
-    context: EstimatorContext, progress: LoopState, step: Step
-) -> Callable[[], np.ndarray] | None:
-    """Returns a function for the losses of a loop, or `None`.
+def _needs_only_losses(context: EstimatorContext, step: Step) -> bool:
+    """Returns whether the summaries of a loop are the losses of its steps.
 
-    Summaries need only the losses if `model_fn` records nothing, and if the loss of a
-    loop is the loss of its last step.
+    That is so if `model_fn` records nothing, and if the loss of a loop is the loss of
+    its last step.
     """
-    is_enough = context.iterations is None and step.additions.counts_once
-    if step.records or not is_enough:
-        return None
-    return lambda: progress.losses_of_steps
+    counts_once = step.additions.counts_once
+    return context.iterations is None and counts_once and not step.records
 
 
 def _attach(
@@ -188,23 +186,16 @@ REPORT_NAMES = OwnNames(
 class TrainingReport:
     """The numbers that one `train` logs at intervals."""
 
-    def __init__(
-        self,
-        progress: LoopState,
-        infeed: StagedInput,
-        metrics: TrainingMetrics,
-    ):
-        self._loop_state = progress
+    def __init__(self, infeed: StagedInput, metrics: TrainingMetrics):
         self._infeed = infeed
         self._metrics = metrics.counts()
         self._reported_at = time.monotonic()
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self, results: LoopResults) -> dict[str, float]:
         """Returns numbers for the time since the last call, by name."""
         now = time.monotonic()
         numbers = {
-            name: float(np.asarray(value))
-            for name, value in self._loop_state.reports.items()
+            name: float(np.asarray(value)) for name, value in results.reports.items()
         }
         elapsed = max(now - self._reported_at, 1e-9)
         numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed
@@ -232,6 +223,23 @@ class TrainingReport:
             every_n_steps=context.log_every if secs is None else None,
             every_n_secs=secs,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingCall:
+    """The objects that belong to one call of `train`, in the order of their creation.
+
+    `steps` is the number of steps of the call, or `None` for all of the input.
+    """
+
+    exchange: HostExchange
+    preemption: Preemption
+    checkpoint: str | None
+    steps: int | None
+    plan: LoopPlan
+    counting: StepCounting
+    infeed: StagedInput
+    positions: PositionSaver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,15 +280,17 @@ class TrainingSession(Session):
     def __init__(
         self,
         context: EstimatorContext,
-        loop_state: TrainingState,
+        loop_state: LoopState,
         step: Step,
         saver: Saver,
         evaluator: Evaluator,
-        is_interrupted: Callable[[], bool],
-        call: HostExchange,
+        metrics: TrainingMetrics,
+        call: TrainingCall,
     ):
         live = LiveModel(context, loop_state)
-        super().__init__(live.fetch, live, loop_state.wait, step.additions.graph)
+        super().__init__(
+            live.fetch, live, loop_state.wait, step.additions.graph, loop_state
+        )
         self._context = context
         self._runtime = context.runtime
         self._loop_state = loop_state
@@ -288,8 +298,9 @@ class TrainingSession(Session):
         self._saver = saver
         self._best: Candidate | None = None
         self._evaluator = evaluator
-        self._is_interrupted = is_interrupted
-        self._call = call
+        self._training_metrics = metrics
+        self._is_interrupted = call.positions.is_interrupted
+        self._exchange = call.exchange
         # The names of actions that are due by this host's clock, and of those
         # that were due on any host when hosts last agreed.
         self.due_here: set[str] = set()
@@ -310,7 +321,7 @@ class TrainingSession(Session):
     def seconds_since_run(self) -> float:
         """Waits for the last run, and returns the seconds since it was complete."""
         self._loop_state.wait()
-        return time.monotonic() - self._loop_state.made_at
+        return time.monotonic() - self._loop_state.completed_at
 
     def run_on_batch(self, operations: Sequence[str]) -> dict[str, Any]:
         """Runs operations on the next batch of the input."""
@@ -320,11 +331,11 @@ class TrainingSession(Session):
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Returns whether a condition is true on any host. All hosts must call this."""
-        return self._call.any(is_so, "session.is_so_anywhere")
+        return self._exchange.any(is_so, "session.is_so_anywhere")
 
     def is_due_anywhere(self, name: str, is_due: bool) -> bool:
         """Returns whether an action is due here, or was anywhere after the last run."""
-        if not self._call.is_with_others:
+        if not self._exchange.is_with_others:
             return is_due
         if name in self.due_anywhere:
             return True
@@ -334,7 +345,7 @@ class TrainingSession(Session):
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Runs an action only on the chief, while the other hosts wait."""
-        return self._call.by_chief(action, "session.by_chief")
+        return self._exchange.by_chief(action, "session.by_chief")
 
     def saved_step(self, directory: PathLike) -> int | None:
         """Returns the step of this session's last checkpoint in a directory."""
@@ -350,7 +361,7 @@ class TrainingSession(Session):
         """Writes the current values into a checkpoint."""
         check_retention(retention)
         # All hosts save, after comparing assigned values.
-        self._call.barrier("session.save_checkpoint")
+        self._exchange.barrier("session.save_checkpoint")
         self._saver.save(directory, basename, retention)
         if self.wants_checkpoint(directory):
             path = os.path.join(os.fsdecode(directory), basename)
@@ -361,7 +372,7 @@ class TrainingSession(Session):
     def explain_nan(self) -> str:
         """Returns the known facts about the first NaN of the last run, as a text."""
         facts = []
-        step = self._loop_state.first_nan_step()
+        step = self._loop_state.results.first_nan_step()
         if step is not None:
             facts.append(f"The loss is NaN since step {step}.")
         bad = [p for p in self._paths if not _is_finite(self.run(p))]
@@ -395,7 +406,7 @@ class TrainingSession(Session):
 
     def count_metrics(self) -> MetricCounts:
         """Returns separate counts of the metrics of training."""
-        return self._loop_state.metrics.counts()
+        return self._training_metrics.counts()
 
     def validate(self) -> dict[str, Any]:
         """Returns the result of `train(validation=...)` for the current values."""
@@ -424,7 +435,7 @@ class TrainingSession(Session):
         if keep is None or keep.name is not None:
             return
         new = Candidate(keep, directory, self._loop_state.values.step, result)
-        is_best = self._call.from_chief(new.would_be_best)
+        is_best = self._exchange.from_chief(new.would_be_best)
         self._best = new if is_best else None
         if is_best and self.saved_step(directory) == new.step:
             self._note_best(new.prefix)

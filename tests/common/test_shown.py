@@ -32,7 +32,7 @@ def test_shown(value: object, text: str) -> None:
     "call",
     [
         lambda given: call_input_fn(given, "train", {}, None),
-        lambda given: Batch.of(({}, given)),
+        lambda given: Batch.from_value(({}, given)),
         lambda given: kte.TPUEstimator(given, config=kte.RunConfig()),
         lambda given: kte.RunConfig(given),
         lambda given: kte.TPUEstimatorSpec("eval", loss=[given]),

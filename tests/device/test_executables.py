@@ -245,7 +245,7 @@ def program():
     """A lowered program, its key, and where it runs."""
     devices = tuple(jax.devices()[:1])
     lowered = jax.jit(lambda x: 3 * x).lower(jax.ShapeDtypeStruct((), "f4"))
-    return lowered, ExecutableKey.of("three", lowered, devices), devices
+    return lowered, ExecutableKey.from_lowered("three", lowered, devices), devices
 
 
 def saved(folder, program):
@@ -320,7 +320,7 @@ def rewritten(path, payload, keeps_checksum):
         line = file.readline()
     if not keeps_checksum:
         header = executables._Header.parse(line)
-        line = executables._Header.of(header.key, payload).as_line()
+        line = executables._Header.from_payload(header.key, payload).as_line()
     with open(path, "wb") as file:
         file.write(line + payload)
 
@@ -380,7 +380,7 @@ def test_flags_are_a_part_of_the_key(program, monkeypatch):
 
     def other(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        return ExecutableKey.of("three", lowered, devices)
+        return ExecutableKey.from_lowered("three", lowered, devices)
 
     own = os.environ["XLA_FLAGS"]
     assert other(own) == key
@@ -395,7 +395,7 @@ def test_the_processor_is_a_part_of_the_key(program, monkeypatch):
     lowered, own, devices = program
     assert f"processor {platform.machine()}" in own.compiler
     monkeypatch.setattr(executables, "_processor", lambda: "of another kind")
-    other = ExecutableKey.of("three", lowered, devices)
+    other = ExecutableKey.from_lowered("three", lowered, devices)
     (found,) = own.unlike(other)
     assert found.startswith("compiler (") and "another kind" in found
 
@@ -404,14 +404,14 @@ def test_devices_are_a_part_of_the_key(program):
     lowered, key, _ = program
     one, two = jax.devices()[1:2], jax.devices()[:2]
     assert key.devices == "1 of 8 cpu on 1 host"
-    of_next = ExecutableKey.of("three", lowered, one)
+    of_next = ExecutableKey.from_lowered("three", lowered, one)
     assert key.unlike(of_next) == ["topology"]
-    of_two = ExecutableKey.of("three", lowered, two)
+    of_two = ExecutableKey.from_lowered("three", lowered, two)
     assert key.unlike(of_two) == [
         "devices (2 of 8 cpu on 1 host)",
         "topology",
     ]
-    of_turned = ExecutableKey.of("three", lowered, two[::-1])
+    of_turned = ExecutableKey.from_lowered("three", lowered, two[::-1])
     assert of_two.unlike(of_turned) == ["topology"]
 
 
@@ -424,7 +424,7 @@ def test_large_constants_are_a_part_of_the_key(program):
         lowered = jax.jit(lambda x: x + rows).lower(
             jax.ShapeDtypeStruct(rows.shape, rows.dtype)
         )
-        return ExecutableKey.of("rows", lowered, devices)
+        return ExecutableKey.from_lowered("rows", lowered, devices)
 
     assert key(1.0) == key(1.0)
     assert key(1.0).unlike(key(2.0)) == ["program"]

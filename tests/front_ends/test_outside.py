@@ -161,11 +161,3 @@ def test_parameters_have_one_shape_in_all_modes():
     assert store.initial_values()["kernel"].tolist() == [0, 0]
     with pytest.raises(ValueError, match=r"must have the shape \(2,\) in all modes"):
         store.add_arrays({"kernel": np.zeros(3)})
-
-
-def test_parameters_fit_the_devices():
-    store = kte.front_ends.VariableStore()
-    store.add_arrays({"wide": np.arange(3)}, trainable=False)
-    assert store.initial_values()["wide"].dtype == "int32"
-    with pytest.raises(ValueError, match="The initial value of 'large'"):
-        store.add_arrays({"large": np.array([2**40])})

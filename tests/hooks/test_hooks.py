@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from helpers import LoopOf
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
@@ -387,7 +388,7 @@ class SavingSession(Session):
     """A session that only records the steps to save."""
 
     def __init__(self, values, note, saved_step=None):
-        super().__init__(values.__getitem__)
+        super().__init__(values.__getitem__, loop=LoopOf(values))
         self.values, self.note, self.last = values, note, saved_step
 
     def saved_step(self, directory):

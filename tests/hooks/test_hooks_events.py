@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import (
+    LoopOf,
     batches_of,
     estimator_of,
     linear,
@@ -20,6 +21,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.summary_saver import TrainingLogHook
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
@@ -44,7 +46,7 @@ def written(directory):
 def run(hook, steps):
     """Makes runs that end at steps, each with twice its step as the loss."""
     now = {"global_step": steps[0], "loss": 2.0 * steps[0], "b": np.ones(2)}
-    hooks = HookList([hook], Session(now.__getitem__))
+    hooks = HookList([hook], Session(now.__getitem__, loop=LoopOf(now)))
     hooks.begin()
     hooks.after_create_session()
     for step in steps[1:]:
@@ -186,11 +188,9 @@ class Devices:
     def clock(self):
         return self.now
 
-    def fetch(self, name):
-        if name == "global_step":
-            return self.started
-        self.wait()
-        return 0.5
+    @property
+    def results(self):
+        return LoopResults(self.started, (np.full(1, 0.5, "float32"),))
 
     def wait(self):
         self.now += self.started - self.made
@@ -202,7 +202,7 @@ def rates_of(hook, runs):
     devices, rates = Devices(), []
     hook._timer._clock = devices.clock
     hook._log = rates.append
-    session = Session(devices.fetch, wait=devices.wait)
+    session = Session({}.__getitem__, wait=devices.wait, loop=devices)
     hooks = HookList([hook], session)
     hooks.begin()
     hooks.after_create_session()
@@ -219,7 +219,7 @@ def rates_of(hook, runs):
 
 @pytest.mark.parametrize("runs", [[10] * 4, [10, 10, 3], [4], [5, 5, 20, 1]])
 def test_rates_of_training_measure_device_time(runs):
-    hook = TrainingLogHook(None, dict, None, every_n_steps=10)
+    hook = TrainingLogHook(None, lambda results: {}, None, every_n_steps=10)
     rates = rates_of(hook, runs)
     assert rates and np.allclose(rates, 1.0, rtol=0.01)
 

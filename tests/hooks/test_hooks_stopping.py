@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import (
+    LoopOf,
     batches_of,
     each_once,
     estimator_of,
@@ -30,7 +31,7 @@ def step_of(estimator):
 def stopped_at(hooks, steps, **values):
     """The step at which hooks stop, or `None`."""
     values |= {"global_step": steps[0], "loss": np.float32(0.5)}
-    hook_list = HookList(hooks, Session(values.__getitem__))
+    hook_list = HookList(hooks, Session(values.__getitem__, loop=LoopOf(values)))
     hook_list.begin()
     hook_list.after_create_session()
     for values["global_step"] in steps[1:]:

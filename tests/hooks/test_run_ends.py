@@ -81,8 +81,8 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
         (kte.hooks.CallbackHook((), steps_per_epoch=4), [8, 12, 16]),
         (kte.hooks.CallbackHook(()), [6, 7, 8]),
         (kte.hooks.LoggingTensorHook("loss", 10), [6, 7, 8]),
-        (RecordedSummariesHook(None, 10, list), [6, 16, 26]),
-        (RecordedSummariesHook(None, 10, list, losses=list), []),
+        (RecordedSummariesHook(None, 10), [6, 16, 26]),
+        (RecordedSummariesHook(None, 10, only_losses=True), []),
     ],
 )
 def test_hooks_return_the_steps_that_they_need(hook, ends):

@@ -1,12 +1,12 @@
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 
 def form(features, labels=None):
-    return ElementSpec.of(StackedSteps(features, labels))
+    return ElementSpec.from_stack(Stack(features, labels))
 
 
 def ids(steps=2, size=3, length=5, dtype="int32"):

@@ -12,7 +12,7 @@ from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.request import source_of
-from keras_tpu_estimator.engine.inputs.stacking import Stacker, StackSize
+from keras_tpu_estimator.engine.inputs.stacking import Stack, Stacker, StackSize
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])
@@ -44,7 +44,7 @@ def test_every_way_trains_on_eight_cores(way, tmp_path):
 def stacker_of(steps, stack_size):
     """A stacker of a number of steps of 12 bytes."""
     example = Batch(np.ones((1, 3), "float32"), None)
-    return Stacker((example.repeated(1) for _ in range(steps)), stack_size)
+    return Stacker((Stack.from_batch(example) for _ in range(steps)), stack_size)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_list_of_batches_is_refused(tmp_path, batches):
 )
 def test_list_of_two_is_a_pair(pair):
     (item,) = source_of(pair).items()
-    example = Batch.of(item)
+    example = Batch.from_value(item)
     assert jax.tree.structure(example.features) == jax.tree.structure(pair[0])
     assert jax.tree.structure(example.labels) == jax.tree.structure(pair[1])
 

@@ -311,7 +311,7 @@ def test_batches_of_per_core_calls_are_in_order_of_the_cores(on):
             yield np.full((params["batch_size"], 1), index)
 
     request = on(SECOND_OF_TWO, PER_SHARD).request(TRAIN, {}, True, 2)
-    request = dataclasses.replace(request, room=2)
+    request = dataclasses.replace(request, capacity=2)
     with Pipeline(input_fn, request) as pipe:
         features = pipe.take(2).features
     np.testing.assert_array_equal(features[..., 0], [np.repeat([4, 5, 6, 7], 8)] * 2)

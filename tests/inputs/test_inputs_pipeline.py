@@ -40,7 +40,7 @@ def pipeline(returned, size=4, mode=TRAIN, plan=None, **settings):
         mode=mode,
         plan=plan or undivided(size),
         params_for=functools.partial(with_additional, {}),
-        **{"room": 100} | settings,
+        **{"capacity": 100} | settings,
     )
     return Pipeline(lambda params: returned, request)
 

@@ -76,7 +76,7 @@ from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.request import source_of
 
 values = torch.arange(6.0).reshape(3, 2)
-batch = Batch.of((values.bfloat16(), values.clone().requires_grad_()))
+batch = Batch.from_value((values.bfloat16(), values.clone().requires_grad_()))
 assert str(batch.features.dtype) == "bfloat16", batch.features.dtype
 np.testing.assert_array_equal(batch.features.astype("float32"), values)
 np.testing.assert_array_equal(batch.labels, values)
@@ -121,7 +121,7 @@ def test_bfloat16_tensors_are_read_by_their_bits(monkeypatch):
     torch = types.SimpleNamespace(bfloat16="bfloat16", int16=np.int16)
     monkeypatch.setitem(sys.modules, "torch", torch)
     values = np.array([[1.5], [-2.0]], ml_dtypes.bfloat16)
-    batch = Batch.of({"x": Tensor(values)})
+    batch = Batch.from_value({"x": Tensor(values)})
     assert batch.features["x"].dtype == values.dtype
     np.testing.assert_array_equal(batch.features["x"], values)
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.engine.inputs import stacking
-from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.stacking import (
     Buffers,
     Stack,
+    StackBuilder,
     Stacker,
     StackSize,
     even_share,
@@ -95,7 +96,7 @@ def refilled(count):
     array = np.zeros((2, 3), "float32")
     for number in range(count):
         array[...] = number
-        yield Batch({"x": array}, None).repeated(1)
+        yield Stack.from_batch(Batch({"x": array}, None))
 
 
 def test_each_step_is_copied_before_the_next_is_made():
@@ -115,7 +116,7 @@ def test_buffers_of_finished_steps_are_reused():
 def test_borrowed_stacks_are_not_copied():
     stack = Buffers().empty((4, 2, 16), FLOAT)
     stack[...] = np.arange(4)[:, None, None]
-    pieces = [StackedSteps(stack, None, may_stay=True)]
+    pieces = [Stack(stack, None, may_stay=True)]
     source = Stacker(iter(pieces), stack_size=StackSize())
     first, rest = source.take(3), source.take(3)
     assert address(first.features) == address(stack)
@@ -127,7 +128,7 @@ def test_stacks_that_programs_cannot_read_are_copied():
     array = Buffers().empty((3, 4, 8), FLOAT)
     array[...] = np.arange(96).reshape(3, 4, 8)
     for unlike in (array[:, :, ::2], array.reshape(-1)[1:85].reshape(3, 4, 7)):
-        piece = StackedSteps(unlike, None, may_stay=True)
+        piece = Stack(unlike, None, may_stay=True)
         assert not is_ready(piece)
         taken = Stacker(iter([piece]), stack_size=StackSize()).take(3)
         assert is_ready(taken)
@@ -136,10 +137,10 @@ def test_stacks_that_programs_cannot_read_are_copied():
 
 def test_stack_has_the_number_of_added_steps():
     example = Batch((np.ones((2, 3), "int32"), None), np.ones(2, "float64"))
-    stack = Stack(Buffers(), example.repeated(1), steps=5)
-    stack.add(example.repeated(2))
-    stack.add(example.repeated(1))
-    batch = stack.stacked()
+    stack = StackBuilder(Buffers(), Stack.from_batch(example), steps=5)
+    stack.add(Stack.from_batch(example, 2))
+    stack.add(Stack.from_batch(example))
+    batch = stack.built()
     assert batch.steps == stack.steps == 3
     assert jax.tree.structure(batch.features) == jax.tree.structure((0, None))
     assert batch.labels.dtype == np.float64 and batch.labels.shape == (3, 2)
@@ -147,11 +148,11 @@ def test_stack_has_the_number_of_added_steps():
 
 
 def test_reused_memory_contains_no_overflowing_numbers():
-    buffers, example = Buffers(), Batch({"x": np.ones(2)}, None).repeated(1)
+    buffers, example = Buffers(), Stack.from_batch(Batch({"x": np.ones(2)}, None))
     buffers.empty((4, 2), np.dtype("float64"))[:] = 1e300
-    stack = Stack(buffers, example, steps=1, room=4)
+    stack = StackBuilder(buffers, example, steps=1, capacity=4)
     stack.add(example)
-    features, _ = stack.stacked().padded_to(4)
+    features, _ = stack.built().padded_to(4)
     assert features["x"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
 
 
@@ -199,22 +200,22 @@ def test_threads_never_share_memory():
 
 def test_arrays_without_numbers_are_stacked():
     example = Batch(np.ones((4, 0), "float32"), np.ones((4, 1), "float32"))
-    stack = Stack(Buffers(), example.repeated(1), steps=2)
-    stack.add(example.repeated(2))
-    assert stack.stacked().features.shape == (2, 4, 0)
+    stack = StackBuilder(Buffers(), Stack.from_batch(example), steps=2)
+    stack.add(Stack.from_batch(example, 2))
+    assert stack.built().features.shape == (2, 4, 0)
 
 
 def test_single_steps_share_a_stack():
     def step(value, dtype=FLOAT, width=2):
-        return StackedSteps({"x": np.full((1, 3, width), value, dtype)}, np.ones(1))
+        return Stack({"x": np.full((1, 3, width), value, dtype)}, np.ones(1))
 
     pieces = [step(1), step(2), step(9, width=5), step(8, np.dtype("int32")), step(3)]
     steps = Stacker(iter(pieces), StackSize())
     steps.keep_together(pieces[0], 2)
     first, second, *others, third = (steps.take(1) for _ in pieces)
-    assert first.room is second.room
-    assert (first.place, second.place, third.place) == (0, 1, 0)
-    room, labels = first.room
+    assert first.memory is second.memory
+    assert (first.first_row, second.first_row, third.first_row) == (0, 1, 0)
+    room, labels = first.memory
     assert labels is None
     np.testing.assert_array_equal(room["x"][:, 0, 0], [1, 2])
     assert np.shares_memory(room["x"][1], second.features["x"])
@@ -227,11 +228,11 @@ def test_memory_of_future_steps_can_be_converted():
     wide = np.dtype("float64")
     buffers = Buffers()
     buffers.empty((4, 3), wide)[...] = 1e300
-    piece = StackedSteps(np.ones((1, 3)), None)
+    piece = Stack(np.ones((1, 3)), None)
     steps = Stacker(iter([piece]), StackSize())
     steps._buffers = buffers
     steps.keep_together(piece, 4)
-    room, _ = steps.take(1).room
+    room, _ = steps.take(1).memory
     np.testing.assert_array_equal(room[1:], 0)
 
 

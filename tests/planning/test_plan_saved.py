@@ -56,7 +56,7 @@ def looked_for(own, mode, name):
     """The key that a call looks up on a topology of that name."""
     topology = topologies.parse(name)
     loop = LoweredLoop.from_call(own._context, INPUTS[mode], mode, topology.machine())
-    return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
+    return ExecutableKey.from_lowered(mode, loop.lowered, loop.devices), loop
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v4:2x2x2"])

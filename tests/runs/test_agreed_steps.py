@@ -5,31 +5,24 @@ import pytest
 
 from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.base.hosts.agreement import Hosts
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 
-class Rooms:
-    """Device programs that have room for all steps."""
-
-    def room(self, like):
-        return like.steps
-
-
-class Batches(Rooms):
+class Batches:
     """Returns prepared batches."""
 
     def __init__(self, *features):
         self.is_replicated = False
-        self.batches = [StackedSteps(each, None) for each in features]
+        self.batches = [Stack(each, None) for each in features]
 
     def take(self, steps):
         return self.batches.pop(0) if self.batches else None
 
 
-class Pipeline(Rooms):
+class Pipeline:
     """Returns stacked steps of given sizes; a stack has steps of one size."""
 
     def __init__(self, first, sizes, is_replicated=False):
@@ -47,7 +40,7 @@ class Pipeline(Rooms):
             taken.append(self.steps.pop(0))
         if not taken:
             return None
-        return StackedSteps({"number": np.stack(taken)}, None)
+        return Stack({"number": np.stack(taken)}, None)
 
 
 @pytest.fixture
@@ -67,8 +60,8 @@ def read(on_each, store, hosts_of):
             steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
             while (each := steps.take(at_once)) is not None:
-                numbers = each.stacked.features["number"].tolist()
-                taken.append((each.is_part, each.sizes, numbers))
+                numbers = each.features["number"].tolist()
+                taken.append((each.is_part, each.part_sizes, numbers))
             return taken
 
         found = on_each(take_all, len(sizes))
@@ -94,7 +87,7 @@ def read(on_each, store, hosts_of):
 def test_single_host_does_not_change_its_input():
     steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), Topology(2))
     taken = [steps.take(5), steps.take(5), steps.take(5)]
-    assert [each and each.stacked.examples for each in taken] == [4, 3, None]
+    assert [each and each.examples for each in taken] == [4, 3, None]
     assert not taken[0].is_part
 
 
@@ -178,7 +171,7 @@ def taken(on_each, store, hosts_of):
             steps = AgreedSteps(mode, pipeline, hosts, topology)
             batches = []
             while (each := steps.take(4)) is not None:
-                batches.append(each.stacked.features)
+                batches.append(each.features)
             return batches
 
         return on_each(take_all, count)
@@ -216,9 +209,11 @@ def test_host_without_batches_accepts_any_shape(taken):
 
 def test_element_spec_is_computed_once(taken, monkeypatch):
     made = []
-    of = ElementSpec.of
+    from_stack = ElementSpec.from_stack
     monkeypatch.setattr(
-        ElementSpec, "of", lambda batch: made.append(batch) or of(batch)
+        ElementSpec,
+        "from_stack",
+        lambda stack: made.append(stack) or from_stack(stack),
     )
     each = [padded(5), padded(5), padded(5, size=1)]
     taken(each, [*each])

@@ -204,16 +204,14 @@ def test_hosts_without_examples_contribute_nothing_to_a_step(sizes, on_each, hos
             return list(iter(lambda: steps.take(4), None))
 
     of_hosts = on_each(read)
-    numbers = [
-        [(each.is_part, each.stacked.steps) for each in taken] for taken in of_hosts
-    ]
+    numbers = [[(each.is_part, each.steps) for each in taken] for taken in of_hosts]
     assert numbers[0] == numbers[1]
     seen = []
     for host, of_host in enumerate(of_hosts):
         for taken in of_host:
-            features = taken.stacked.features
-            assert sum(taken.sizes) or features.size
-            padded = taken.sizes[host] if taken.sizes else None
+            features = taken.features
+            assert sum(taken.part_sizes) or features.size
+            padded = taken.part_sizes[host] if taken.part_sizes else None
             seen.append(features[:, :padded].reshape(-1, 3))
     expected = [100.0 * h + X[: sum(own)] for h, own in enumerate(sizes)]
     np.testing.assert_array_equal(

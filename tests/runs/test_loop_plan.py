@@ -80,7 +80,7 @@ def test_next_call_starts_with_the_measured_speed(step_seconds, size, chunk):
         first.ran(steps)
     later = LoopPlan(iterations, None, clock, speed=speed)
     assert (next(iter(later)), later.chunk) == (size, chunk)
-    assert later.room == first.room
+    assert later.capacity == first.capacity
 
 
 def test_steady_loop_does_not_exceed_its_duration():
@@ -126,10 +126,10 @@ def test_chunk_has_the_size_of_a_full_loop():
 
 
 @pytest.mark.parametrize(
-    "iterations, steps, room", [(4, 10, 4), (100, 3, 100), ("30s", 10, 100)]
+    "iterations, steps, capacity", [(4, 10, 4), (100, 3, 100), ("30s", 10, 100)]
 )
-def test_program_has_room_for_a_full_loop(iterations, steps, room):
-    assert plan_of(iterations, steps).room == room
+def test_program_has_room_for_a_full_loop(iterations, steps, capacity):
+    assert plan_of(iterations, steps).capacity == capacity
 
 
 def test_sizes_may_be_read_ahead_of_runs():

@@ -13,8 +13,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.engine.inputs.stacking import Stack, StackBuilder
 from keras_tpu_estimator.runs.prediction import Patience, Rooms, RunSizes
 from keras_tpu_estimator.runs.prediction_batches import Padded
 
@@ -55,9 +54,11 @@ def test_ready_batches_share_runs(tmp_path, runs, use_tpu):
 
 
 def test_batch_is_copied_once(tmp_path, monkeypatch):
-    copied, add = [], Stack.add
+    copied, add = [], StackBuilder.add
     monkeypatch.setattr(
-        Stack, "add", lambda self, steps: (copied.append(steps), add(self, steps))
+        StackBuilder,
+        "add",
+        lambda self, steps: (copied.append(steps), add(self, steps)),
     )
     estimator = estimator_of(doubling, tmp_path, batch=8)
     rows = [row["double"] for row in estimator.predict(batches_of(X))]
@@ -114,15 +115,15 @@ def test_slow_runs_are_shortened():
 
 def padded(size):
     features = np.zeros((1, size, 3), "float32")
-    return Padded(StackedSteps(features, np.zeros((1, size), bool)), size)
+    return Padded(Stack(features, np.zeros((1, size), bool)), size)
 
 
 def test_room_depends_on_the_order_of_batches():
     rooms = Rooms(lambda batch: 100)
-    found = [rooms.of(padded(size)) for size in (8, 8, 5, 8, 5, 3)]
+    found = [rooms.room(padded(size)) for size in (8, 8, 5, 8, 5, 3)]
     assert found == [32, 32, 1, 32, 32, 1]
-    assert Rooms(lambda batch: 2**23).of(padded(8)) == 1
-    assert Rooms(lambda batch: 100, is_single=True).of(padded(8)) == 1
+    assert Rooms(lambda batch: 2**23).room(padded(8)) == 1
+    assert Rooms(lambda batch: 100, is_single=True).room(padded(8)) == 1
 
 
 def test_input_may_wait_for_each_result(tmp_path):

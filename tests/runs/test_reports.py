@@ -357,7 +357,7 @@ def test_notebook_shows_only_some_reports(tmp_path, caplog):
     clock = iter([0.0, 0.4, 0.9, 1.1, 1.5])
     hook = TrainingLogHook(
         batch_size=16,
-        report=lambda: {"input_wait": 0.25},
+        report=lambda results: {"input_wait": 0.25},
         writer=SeveralWriters([JsonLines(str(tmp_path))]),
         is_brief=True,
         clock=lambda: next(clock),

@@ -636,7 +636,7 @@ def test_keras_still_has_the_saved_attributes():
             callback.on_epoch_begin(0)
         if kind in (keras.callbacks.EarlyStopping, keras.callbacks.History):
             callback.on_train_begin()
-        for name in state_sources.known(callback).names:
+        for name in state_sources.known_attributes(callback).names:
             if not hasattr(callback, name):
                 missing[kind].add(name)
     assert not missing

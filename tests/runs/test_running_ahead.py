@@ -13,7 +13,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed
-from keras_tpu_estimator.runs.staging import begin_loops
+from keras_tpu_estimator.runs.staging import next_loop
 
 X, Y = regression_data(examples=64)
 
@@ -43,12 +43,13 @@ class ReadyInfeed(Infeed):
 def run_loops(events, infeed, runs_ahead):
     """Calls hooks as `train` does, without running anything."""
     hooks = HookList([Recorder(events)], session=None)
-    for item in begin_loops(1, infeed, hooks, lambda: runs_ahead):
+    item = 1
+    while item is not None:
         hooked = hooks.before_run()
-        if item is not None:
-            events.append(f"run {item}")
-            hooks.run_is_made()
-            hooked.after_run()
+        events.append(f"run {item}")
+        hooks.run_is_made()
+        hooked.after_run()
+        item = next_loop(infeed, hooks, runs_ahead)
 
 
 @pytest.mark.parametrize(

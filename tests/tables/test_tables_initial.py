@@ -10,7 +10,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.engine.device.restoring import initial_values
-from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
 
@@ -119,7 +119,7 @@ def test_one_core_makes_all_initial_rows():
     store = VariableStore()
     TableVariables(SPEC, all_cores()).enter_into(store)
     # A host with one core predicts, although the estimator uses all hosts' cores.
-    places = VariablePlaces(store, ONE_CORE)
+    places = VariableShardings(store, ONE_CORE)
     paths = {*ROWS, *SLOTS}
     made = places.put(initial_values(store, places, paths, {}, None))
     for path, value in made.items():

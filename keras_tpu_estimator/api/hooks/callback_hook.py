@@ -116,8 +116,8 @@ class CallbackHook(LoopHook):
         self.steps_per_epoch = steps_per_epoch
         # This also holds if a subclass allows it.
         self.allows_run_ahead = type(self).allows_run_ahead and all(
-            getattr(each, "allows_run_ahead", not _has_run_methods(each))
-            for each in self.callbacks
+            getattr(callback, "allows_run_ahead", not _has_run_methods(callback))
+            for callback in self.callbacks
         )
         self._resumed: Mapping[str, Any] | None = None
         self._files = contextlib.ExitStack()
@@ -147,14 +147,14 @@ class CallbackHook(LoopHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Passes the model to the callbacks, and calls their first methods."""
         del coord
-        self._live = session.live
+        self._session, self._live = session, session.live
         self._validate = session.validate
         self._metrics = session.count_metrics()
         self._calls = _CALLS[self._live.mode]
         self._epochs = Epochs(self.steps_per_epoch)
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
-            self._epochs.resume(resumed["epochs"], self._live.step)
+            self._epochs.resume(resumed["epochs"], session.results.step)
             if self._epochs.is_open:
                 self._metrics.resume(resumed["metrics"])
         self._all_epochs = self._count_epochs()
@@ -183,7 +183,7 @@ class CallbackHook(LoopHook):
 
     def start_run(self) -> None:
         """Begins a batch, and an epoch if the last one has ended."""
-        self._start = self._live.step if self._trains else self._runs
+        self._start = self._session.results.step if self._trains else self._runs
         with self._live:
             if self._trains and not self._epochs.is_open:
                 self._notify_epoch("begin", self._epochs.begin(self._start), {})
@@ -196,7 +196,7 @@ class CallbackHook(LoopHook):
         del run_values
         logs = self._live.logs_of_run()
         self._runs += 1
-        end = self._live.step if self._trains else self._runs
+        end = self._session.results.step if self._trains else self._runs
         if not self._trains or self._has_run_methods:
             self._logs = logs() | self._metrics.result()
             with self._live:
@@ -293,20 +293,20 @@ def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:
     callbacks = [h for h in hooks if isinstance(h, keras.callbacks.Callback)]
     if not callbacks:
         return hooks
-    rest = [h for h in hooks if not isinstance(h, keras.callbacks.Callback)]
-    rest.insert(hooks.index(callbacks[0]), CallbackHook(callbacks))
-    return tuple(rest)
+    merged = [h for h in hooks if not isinstance(h, keras.callbacks.Callback)]
+    merged.insert(hooks.index(callbacks[0]), CallbackHook(callbacks))
+    return tuple(merged)
 
 
 def callbacks_of(hooks: Iterable[Hook]) -> list[keras.callbacks.Callback]:
     """Returns all callbacks among hooks and in `CallbackHook`s."""
-    found: list[keras.callbacks.Callback] = []
+    callbacks: list[keras.callbacks.Callback] = []
     for hook in hooks:
         if isinstance(hook, CallbackHook):
-            found += hook.callbacks
+            callbacks += hook.callbacks
         elif isinstance(hook, keras.callbacks.Callback):
-            found.append(hook)
-    return found
+            callbacks.append(hook)
+    return callbacks
 
 
 # Returns numbers by name; calling it may wait for the devices.
@@ -452,8 +452,8 @@ def files_of_chief(
         contextlib.ExitStack() as changes,
     ):
         for number, callback in enumerate(callbacks):
-            own = os.path.join(directory, str(number))
-            for name, value in _redirected(callback, own).items():
+            folder = os.path.join(directory, str(number))
+            for name, value in _redirected(callback, folder).items():
                 changes.callback(setattr, callback, name, vars(callback)[name])
                 setattr(callback, name, value)
         yield

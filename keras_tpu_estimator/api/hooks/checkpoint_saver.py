@@ -182,7 +182,7 @@ class CheckpointSaverHook(LoopHook):
         original, listeners are also called for it.
         """
         del coord
-        step = int(session.run("global_step"))
+        step = session.results.step
         self._timer.update_last_triggered_step(step)
         self._save(session, step)
 
@@ -194,7 +194,7 @@ class CheckpointSaverHook(LoopHook):
         session = run_context.session
         # Raises the error of the last save as soon as it is known.
         session.saved_step(self._directory)
-        step = int(session.run("global_step"))
+        step = session.results.step
         is_due = self._timer.should_trigger_for_step(step)
         is_wanted = session.wants_checkpoint(self._directory)
         if self.acts_last and not self.is_read_by_hooks:
@@ -213,11 +213,11 @@ class CheckpointSaverHook(LoopHook):
     def interrupt(self, session: Session) -> None:
         """Saves the state to resume from, before callbacks end."""
         self._is_interrupted = True
-        self._save_once(session, int(session.run("global_step")))
+        self._save_once(session, session.results.step)
 
     def end(self, session: Session) -> None:
         """Saves the last step, if it is not saved yet."""
-        step = int(session.run("global_step"))
+        step = session.results.step
         if not self._is_interrupted:
             self._save_once(session, step)
         for listener in self._listeners:

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.api.hooks.hook_list import HookedRun, HookList
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import Session, check_retention
 from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.base.common.shown import shown
@@ -164,6 +165,12 @@ class HookCallback(keras.callbacks.Callback):
         """Waits for the last batch."""
         jax.block_until_ready(self._logs)
 
+    @property
+    def results(self) -> LoopResults:
+        """The step and the loss after the last batch."""
+        loss = self._logs.get("loss", np.nan)
+        return LoopResults(int(self.fetch("global_step")), (np.atleast_1d(loss),))
+
     def fetch(self, name: str) -> Any:
         """Returns the value of a name in the logs, or of a variable."""
         if name in self._logs:
@@ -186,7 +193,7 @@ class FitSession(Session):
     """The session of a hook in a Keras model's loops."""
 
     def __init__(self, callback: HookCallback):
-        super().__init__(callback.fetch, wait=callback.wait)
+        super().__init__(callback.fetch, wait=callback.wait, loop=callback)
         self._callback = callback
         self._saved: dict[str, int] = {}
 
@@ -204,13 +211,15 @@ class FitSession(Session):
         """Writes the variables into a checkpoint, and waits for it."""
         check_retention(retention)
         del wait
-        step = int(self.run("global_step"))
+        step = self.results.step
         values = {
             path: keras.ops.convert_to_numpy(variable)
             for path, variable in self._callback.variables().items()
         }
         saving.save(
-            *(directory, step, values),
+            directory,
+            step,
+            values,
             basename=basename,
             retention=retention or Retention(),
         )

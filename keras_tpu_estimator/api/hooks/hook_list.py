@@ -66,7 +66,7 @@ class HookList:
         """
         ends = [hook.run_ends(start) for hook in self.hooks]
         return heapq.merge(
-            *(e.of(every) if isinstance(e, EveryRun) else e for e in ends)
+            *(e.with_length(every) if isinstance(e, EveryRun) else e for e in ends)
         )
 
     def begin(self) -> None:
@@ -131,9 +131,12 @@ class HookedRun:
     @property
     def fetches(self) -> tuple[str, ...]:
         """The names that hooks requested."""
-        requests = [each for each in self._requests if each is not None]
-        asked = [e.fetches for e in requests if e.fetches is not None]
-        return tuple(names_in(asked))
+        fetches = [
+            request.fetches
+            for request in self._requests
+            if request is not None and request.fetches is not None
+        ]
+        return tuple(names_in(fetches)) if fetches else ()
 
     def start(self) -> None:
         """Reports to `LoopHook`s that the run takes place."""
@@ -167,8 +170,8 @@ def validate_hooks(
     """Returns hooks, those of TensorFlow and Keras callbacks included, as a tuple;
     `argument` is the argument's name for errors.
     """
-    given = tuple_of(argument, hooks, Hook, "hook")
-    checked = tuple(_adopted(hook, Hook, "adopted") for hook in given)
+    hooks = tuple_of(argument, hooks, Hook, "hook")
+    checked = tuple(_adopted(hook, Hook, "adopted") for hook in hooks)
     for hook in checked:
         if not isinstance(hook, Hook):
             raise TypeError(
@@ -187,8 +190,8 @@ def validate_listeners(
     argument's name for errors.
     """
     kind = CheckpointSaverListener
-    given = tuple_of(argument, listeners, kind, "listener")
-    adopted = [_adopted(each, kind, "adopted_listener") for each in given]
+    listeners = tuple_of(argument, listeners, kind, "listener")
+    adopted = [_adopted(listener, kind, "adopted_listener") for listener in listeners]
     return check_listeners(adopted, argument)
 
 

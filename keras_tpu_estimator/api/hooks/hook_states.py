@@ -15,7 +15,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook, SessionRunH
 from keras_tpu_estimator.api.hooks.state_sources import (
     OF_EVERY_CALLBACK,
     beginning,
-    known,
+    known_attributes,
     sources_of,
 )
 from keras_tpu_estimator.base.common.shown import shown
@@ -65,7 +65,7 @@ class Holder:
         self.subject = subject
         self.key = kind, number
         self._sources = sources_of(subject)
-        attributes = known(subject)
+        attributes = known_attributes(subject)
         self._own = {
             *attributes.names,
             *attributes.derived,
@@ -103,10 +103,10 @@ class Holder:
     def _fingerprints(self) -> dict[str, Hashable]:
         if _is_known(type(self.subject)):
             return {}
-        found = fingerprints(self.subject, self._own)
+        attributes = fingerprints(self.subject, self._own)
         if not self._has_known_base:
-            return found
-        return {n: value for n, value in found.items() if n[0] != "_"}
+            return attributes
+        return {n: value for n, value in attributes.items() if n[0] != "_"}
 
 
 class HookStates:
@@ -127,25 +127,25 @@ class HookStates:
         self._holders: dict[int, list[Holder]] = {}
         counts: collections.Counter[str] = collections.Counter()
         # An object may be among the hooks of both `train` and the spec.
-        for hook in {id(each): each for each in hooks}.values():
+        for hook in {id(hook): hook for hook in hooks}.values():
             self._holders[id(hook)] = []
             for subject in filter(_may_have_state, _subjects_of(hook)):
                 kind = _kind_of(subject)
                 holder = Holder(subject, kind, counts[kind])
                 self._holders[id(hook)].append(holder)
                 counts[kind] += 1
-        before = collections.Counter(each.kind for each in saved or ())
+        before = collections.Counter(state.kind for state in saved or ())
         self._pending = {
-            each.key: each
-            for each in saved or ()
-            if before[each.kind] == counts[each.kind]
+            state.key: state
+            for state in saved or ()
+            if before[state.kind] == counts[state.kind]
         }
         self._has_checkpoint = has_checkpoint
         if warns:
             _warn_of_lost(
-                each
-                for each in saved or ()
-                if each.has_any and each.key not in self._pending
+                state
+                for state in saved or ()
+                if state.has_any and state.key not in self._pending
             )
             _warn_of_unknown(self._pending.values())
 
@@ -177,7 +177,7 @@ class HookStates:
             for holders in self._holders.values()
             for holder in holders
         ]
-        return [each for each in states if each is not None]
+        return [state for state in states if state is not None]
 
 
 def _subjects_of(hook: SessionRunHook) -> Iterator[Any]:
@@ -191,8 +191,8 @@ def _subjects_of(hook: SessionRunHook) -> Iterator[Any]:
 def _callbacks_in(callback: keras.callbacks.Callback) -> Iterator[Any]:
     yield callback
     if isinstance(callback, keras.callbacks.CallbackList):
-        for each in callback.callbacks:
-            yield from _callbacks_in(each)
+        for inner in callback.callbacks:
+            yield from _callbacks_in(inner)
 
 
 def _may_have_state(subject: Any) -> bool:
@@ -235,7 +235,7 @@ def _short(kind: str) -> str:
 
 
 def _warn_of_lost(lost: Iterable[SavedState]) -> None:
-    names = sorted({_short(each.kind) for each in lost})
+    names = sorted({_short(state.kind) for state in lost})
     if names:
         _logger.warning(
             "The callbacks or hooks with a state in the checkpoint differ "
@@ -248,9 +248,9 @@ def _warn_of_lost(lost: Iterable[SavedState]) -> None:
 
 def _warn_of_unknown(restored: Iterable[SavedState]) -> None:
     changed: dict[str, set[str]] = {}
-    for each in restored:
-        if each.changed:
-            changed.setdefault(_short(each.kind), set()).update(each.changed)
+    for state in restored:
+        if state.changed:
+            changed.setdefault(_short(state.kind), set()).update(state.changed)
     for name, attributes in changed.items():
         _logger.warning(
             "%s starts without its state in this resumed call of `train`: "

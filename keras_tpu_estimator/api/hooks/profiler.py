@@ -81,7 +81,7 @@ class ProfilerHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> None:
         """Starts a trace if the interval has passed."""
-        step = int(run_context.session.run("global_step"))
+        step = run_context.session.results.step
         if not self._has_run or not self._timer.should_trigger_for_step(step):
             return
         self._timer.update_last_triggered_step(step)

@@ -127,24 +127,24 @@ class NotebookProgress:
 
     def show(self, step: int, loss: LossNow, is_end: bool = False) -> None:
         """Updates the line if it is old; always shows the last step."""
-        now, made = self._clock(), step - self._start
+        now, steps = self._clock(), step - self._start
         if self._first is None:
-            self._first = made, now
+            self._first = steps, now
         elif now < self._shown + _EVERY_SECS and not is_end:
             return
-        self._move_on(made, loss, now, is_end)
+        self._move_on(steps, loss, now, is_end)
         if is_end:
             notebook.leave()
 
     def hide(self) -> None:
         """Does nothing, because printed output has a separate place."""
 
-    def _move_on(self, made: int, loss: LossNow, now: float, is_end: bool) -> None:
+    def _move_on(self, steps: int, loss: LossNow, now: float, is_end: bool) -> None:
         self._shown = now
-        parts = [self._progress(made)]
+        parts = [self._progress(steps)]
         if loss is not None:
             parts.append(f"loss {loss():.4g}")
-        rate = self._rate(made, now)
+        rate = self._rate(steps, now)
         if rate:
             parts.append(f"{_number(rate)} steps/s")
             if self._batch_size:
@@ -152,22 +152,22 @@ class NotebookProgress:
         if is_end:
             parts.append(f"{_duration(now - self._began)} in total")
         elif rate and self._steps:
-            parts.append(f"{_duration((self._steps - made) / rate)} left")
-        done = made / self._steps if self._steps else None
-        self._display(notebook.Line(", ".join(parts), done))
+            parts.append(f"{_duration((self._steps - steps) / rate)} left")
+        share = steps / self._steps if self._steps else None
+        self._display(notebook.Line(", ".join(parts), share))
 
-    def _progress(self, made: int) -> str:
-        step = self._start + made
+    def _progress(self, steps: int) -> str:
+        step = self._start + steps
         if not self._steps:
             return f"{self._unit} {step}"
         return f"{self._unit} {step} of {self._start + self._steps}"
 
-    def _rate(self, made: int, now: float) -> float | None:
+    def _rate(self, steps: int, now: float) -> float | None:
         """Returns steps per second, including the first run if it is the only one."""
-        steps, since = self._first or (0, self._began)
-        if made == steps:
-            steps, since = 0, self._began
-        return (made - steps) / (now - since) if now > since else None
+        first, since = self._first or (0, self._began)
+        if steps == first:
+            first, since = 0, self._began
+        return (steps - first) / (now - since) if now > since else None
 
 
 def _number(value: float) -> str:
@@ -217,9 +217,7 @@ class ProgressHook(LoopHook):
     def after_create_session(self, session: Session, coord: object) -> None:
         """Begins at the first global step."""
         del coord
-        self._progress = started(
-            int(session.run("global_step")), self._steps, self._batch_size
-        )
+        self._progress = started(session.results.step, self._steps, self._batch_size)
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns no steps, because it accepts any end."""
@@ -235,11 +233,8 @@ class ProgressHook(LoopHook):
         self._show(session, is_end=True)
 
     def _show(self, session: Session, is_end: bool = False) -> None:
-        self._progress.show(
-            int(session.run("global_step")),
-            lambda: float(session.run("loss")),
-            is_end,
-        )
+        results = session.results
+        self._progress.show(results.step, lambda: float(results.loss), is_end)
 
 
 def shows_progress(setting: bool | str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
@@ -45,9 +46,9 @@ def _map(function: Callable[[str], Any], fetches: Any) -> Any:
     if isinstance(fetches, str):
         return function(fetches)
     if isinstance(fetches, Mapping):
-        return {key: _map(function, each) for key, each in fetches.items()}
+        return {key: _map(function, value) for key, value in fetches.items()}
     if isinstance(fetches, list | tuple):
-        values = [_map(function, each) for each in fetches]
+        values = [_map(function, value) for value in fetches]
         # The constructor of a named tuple takes separate fields.
         make = getattr(fetches, "_make", type(fetches))
         return make(values)
@@ -133,6 +134,14 @@ class InputEndsError(Exception):
     """The end of the input, where a hook runs operations on a batch."""
 
 
+class ResultsHolder(Protocol):
+    """An object with the results of the last loop, which each loop replaces."""
+
+    @property
+    def results(self) -> LoopResults:
+        """The results of the last loop."""
+
+
 class Session:
     """The access of a hook to a run: names and their current values.
 
@@ -142,6 +151,8 @@ class Session:
         live: The Keras model in the loop, for callbacks. Defaults to `None`.
         wait: Waits for the last run. By default it returns immediately.
         graph: The graph for hooks of TensorFlow. Defaults to `None`.
+        loop: The holder of the last loop's results. Defaults to one before the first
+            loop.
     """
 
     def __init__(
@@ -150,8 +161,10 @@ class Session:
         live: Any = None,
         wait: Callable[[], object] | None = None,
         graph: Any = None,
+        loop: ResultsHolder | None = None,
     ):
         self._fetch = fetch
+        self._loop = loop
         self.live = live
         self._wait = wait
         self.graph = graph
@@ -181,6 +194,11 @@ class Session:
         """
         check_names("fetches", fetches)
         return values_of(fetches, lambda name: np.asarray(self._fetch(name)))
+
+    @property
+    def results(self) -> LoopResults:
+        """The results of the last loop, or of none before the first one."""
+        return LoopResults(step=0) if self._loop is None else self._loop.results
 
     def wait(self) -> None:
         """Waits until the devices have completed the last run."""

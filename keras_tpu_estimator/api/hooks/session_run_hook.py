@@ -76,6 +76,9 @@ class SessionRunValues:
     run_metadata: None = None
 
 
+_NO_ARGS = SessionRunArgs(fetches=None)
+
+
 class SessionRunContext:
     """A hook's view of one run of the device loop.
 
@@ -85,7 +88,7 @@ class SessionRunContext:
 
     def __init__(self, session: Session):
         self.session = session
-        self.original_args = SessionRunArgs(fetches=None)
+        self.original_args = _NO_ARGS
         self._stop_requested = False
 
     @property
@@ -113,7 +116,7 @@ class EveryRun(Iterable[int]):
     def __iter__(self) -> Iterator[int]:
         return itertools.count(self.start + self.steps, self.steps)
 
-    def of(self, steps: int) -> "EveryRun":
+    def with_length(self, steps: int) -> "EveryRun":
         """Returns the ends of runs of another length."""
         return EveryRun(self.start, steps)
 
@@ -121,7 +124,7 @@ class EveryRun(Iterable[int]):
 # The methods around each run, of this class and of `LoopHook`.
 _AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
 # The attributes that describe only these methods.
-_SAID_OF_THEM = ("allows_run_ahead", "run_ends")
+_DESCRIBING_RUNS = ("allows_run_ahead", "run_ends")
 
 
 class SessionRunHook:
@@ -159,9 +162,9 @@ class SessionRunHook:
         """Resets attributes that describe overridden methods."""
         super().__init_subclass__(**kwargs)
         # Python similarly resets `__hash__` if a class defines `__eq__`.
-        for name in _SAID_OF_THEM:
-            said = next(each for each in cls.__mro__ if name in vars(each))
-            if _differ_around_runs(cls, said):
+        for name in _DESCRIBING_RUNS:
+            base = next(base for base in cls.__mro__ if name in vars(base))
+            if _differ_around_runs(cls, base):
                 setattr(cls, name, vars(SessionRunHook)[name])
 
     def run_ends(self, start: int) -> Iterable[int]:

@@ -171,7 +171,7 @@ _OF_KERAS: Mapping[type, Attributes] = {
 }
 
 
-def known(subject: Any) -> Attributes:
+def known_attributes(subject: Any) -> Attributes:
     """Returns the attributes that are known for a callback's class."""
     for base in type(subject).__mro__:
         if base in _OF_KERAS:
@@ -182,7 +182,7 @@ def known(subject: Any) -> Attributes:
 def sources_of(subject: Any) -> dict[str, Source]:
     """Returns the parts of a callback's or a hook's state by name."""
     sources: dict[str, Source] = {}
-    attributes = known(subject)
+    attributes = known_attributes(subject)
     if attributes.names:
         sources["attributes"] = attributes
     if isinstance(subject, keras.callbacks.CSVLogger):

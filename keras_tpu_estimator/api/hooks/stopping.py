@@ -45,14 +45,14 @@ class StopAtStepHook(SessionRunHook):
     allows_run_ahead = True
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None):
-        given = [each for each in (num_steps, last_step) if each is not None]
-        if len(given) != 1:
+        limits = [limit for limit in (num_steps, last_step) if limit is not None]
+        if len(limits) != 1:
             raise ValueError(
                 "Exactly one of `num_steps` and `last_step` must be given. "
                 f"Received: num_steps={num_steps}, last_step={last_step}. "
                 "`num_steps` counts from where training starts."
             )
-        (self._steps,) = given
+        (self._steps,) = limits
         self._counts_anew = last_step is None
 
     def stop_from(self, start: int) -> int:
@@ -67,14 +67,14 @@ class StopAtStepHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""
         del coord
-        self._stop = self.stop_from(int(session.run("global_step")))
+        self._stop = self.stop_from(session.results.step)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Stops if the step has been reached."""
         del run_values
-        if int(run_context.session.run("global_step")) >= self._stop:
+        if run_context.session.results.step >= self._stop:
             run_context.request_stop()
 
 
@@ -164,9 +164,9 @@ class NanLossHook(LoopHook):
 
     def run_is_made(self, session: Session) -> None:
         """Checks the loss."""
-        if np.isnan(session.run("loss")):
-            step = int(session.run("global_step"))
-            raise NanLossDuringTrainingError(_message("loss", step, session))
+        results = session.results
+        if np.isnan(results.loss):
+            raise NanLossDuringTrainingError(_message("loss", results.step, session))
 
 
 def _message(name: str, step: int, session: Session) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import Session, check_names
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     LaterArgs,
@@ -101,7 +102,7 @@ class SummarySaverHook(SessionRunHook):
         """Writes if the interval has passed."""
         del run_values
         session = run_context.session
-        step = int(session.run("global_step"))
+        step = session.results.step
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             self._writer.scalars(session.run(self._names), step)
@@ -119,8 +120,8 @@ class RecordedSummariesHook(LoopHook):
     last step, and the `loss`, unless one has that name.
 
     They are copied off the devices only when they are written, and the first run is
-    always written. If `model_fn` records nothing, `losses` returns the losses of all
-    steps of the last run, and runs may end at any step.
+    always written. With `only_losses`, for a `model_fn` that records nothing, runs may
+    end at any step, and the losses of all their steps are available.
     """
 
     allows_run_ahead = True
@@ -129,38 +130,37 @@ class RecordedSummariesHook(LoopHook):
         self,
         writer: SeveralWriters,
         save_steps: int,
-        newest: Callable[[], Sequence[collecting.Collected]],
-        losses: Callable[[], np.ndarray] | None = None,
+        only_losses: bool = False,
     ):
         self._writer = writer
         self._save_steps = save_steps
         self._timer = SecondOrStepTimer(every_steps=save_steps)
-        self._newest = newest
-        self._losses = losses
+        self._only_losses = only_losses
         self._next_loss = 0
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the steps whose summaries it writes, except losses."""
-        if self._losses is not None:
+        if self._only_losses:
             return ()
         return self._timer.steps_from(start + 1)
 
     def run_is_made(self, session: Session) -> None:
         """Writes if the interval has passed."""
-        step = int(session.run("global_step"))
-        if self._losses is not None:
+        results = session.results
+        step = results.step
+        if self._only_losses:
             if self._next_loss <= step:
-                self._write_losses(self._losses(), step)
+                self._write_losses(results.losses_of_steps, step)
             return
         if not self._timer.should_trigger_for_step(step):
             return
         self._timer.update_last_triggered_step(step)
-        newest = self._newest()
         if not any(
-            each.summary.tag == "loss" and each.events is None for each in newest
+            recorded.summary.tag == "loss" and recorded.events is None
+            for recorded in results.summaries
         ):
-            self._writer.write_loss(step, float(session.run("loss")))
-        collecting.write(newest, self._writer, step)
+            self._writer.write_loss(step, float(results.loss))
+        collecting.write(results.summaries, self._writer, step)
 
     def _write_losses(self, losses: np.ndarray, last: int) -> None:
         """Writes the losses that are due in a run whose last step is given."""
@@ -250,7 +250,7 @@ class StepCounterHook(SessionRunHook):
     ) -> None:
         """Logs if the interval has passed."""
         del run_values
-        step = int(run_context.session.run("global_step"))
+        step = run_context.session.results.step
         if self._timer.should_trigger_for_step(step):
             ago = run_context.session.seconds_since_run()
             self._end_interval(step, ago)
@@ -306,7 +306,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     def __init__(
         self,
         batch_size: int | None,
-        report: Callable[[], dict[str, float]],
+        report: Callable[[LoopResults], dict[str, float]],
         writer: SeveralWriters | None,
         is_brief: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -327,9 +327,9 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         """Starts the interval."""
         del coord
         self._session = session
-        self._timer.update_last_triggered_step(int(session.run("global_step")))
-        self._report()
-        self._told_at = -math.inf
+        self._timer.update_last_triggered_step(session.results.step)
+        self._report(session.results)
+        self._logged_at = -math.inf
         self._unlogged: dict[str, float] = {}
         self._since_log = 0, 0.0
 
@@ -340,7 +340,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
 
     def run_is_made(self, session: Session) -> None:
         """Logs if the interval has passed."""
-        step = int(session.run("global_step"))
+        step = session.results.step
         if self._timer.should_trigger_for_step(step):
             self._end_interval(step, session.seconds_since_run())
 
@@ -348,16 +348,16 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         """Logs the steps since the last line, if any, before the last checkpoint, whose
         time does not count.
         """
-        step = int(session.run("global_step"))
-        self._end_interval(step, session.seconds_since_run())
+        self._end_interval(session.results.step, session.seconds_since_run())
         if self._unlogged:
             _logger.info(_line(self._unlogged))
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
-        loss = float(self._session.run("loss"))
-        numbers = self._report()
+        results = self._session.results
+        loss = float(results.loss)
+        numbers = self._report(results)
         rates = self._rates(elapsed_steps, elapsed_time)
         logged = {"loss": loss, "step": global_step} | numbers
         if self._is_brief:
@@ -385,9 +385,9 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._since_log = steps, seconds
         self._unlogged = logged | self._rates(steps, seconds)
         now = self._clock()
-        if now >= self._told_at + _BRIEF_SECS:
+        if now >= self._logged_at + _BRIEF_SECS:
             _logger.info(_line(self._unlogged))
-            self._told_at, self._unlogged = now, {}
+            self._logged_at, self._unlogged = now, {}
             self._since_log = 0, 0.0
 
 

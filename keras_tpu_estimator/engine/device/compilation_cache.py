@@ -26,17 +26,17 @@ _logger = logging.getLogger("keras_tpu_estimator")
 def use(directory: str) -> None:
     """Makes JAX cache compiled programs in a path or URL, or warns with the reason."""
     with _lock:
-        chosen = jax.config.values[_NAME]
-        if chosen:
-            if os.fspath(chosen) != directory:
+        in_use = jax.config.values[_NAME]
+        if in_use:
+            if os.fspath(in_use) != directory:
                 warn_once(
                     f"RunConfig.compilation_cache_dir={directory!r} has no "
                     "effect, because a process has one compilation cache, and "
-                    f"JAX already uses {os.fspath(chosen)!r}. Omit the setting, "
+                    f"JAX already uses {os.fspath(in_use)!r}. Omit the setting, "
                     "or set JAX_COMPILATION_CACHE_DIR to its directory."
                 )
             return
-        reason = _made(directory)
+        reason = _problem_with(directory)
         if reason:
             warn_once(
                 f"RunConfig.compilation_cache_dir={directory!r} cannot be "
@@ -78,7 +78,7 @@ def _advise(event: str, duration_secs: float, **details: object) -> None:
     )
 
 
-def _made(directory: str) -> str:
+def _problem_with(directory: str) -> str:
     """Makes a missing directory. Returns the reason if it is unusable, or "".
 
     JAX runs the programs in it, so only this user must be able to write there.

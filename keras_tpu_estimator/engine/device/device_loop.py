@@ -26,12 +26,15 @@ from keras_tpu_estimator.engine.device.executables import Executables, StoredLoo
 from keras_tpu_estimator.engine.device.jitted import JittedLoop
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
-from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size, is_unbatched
 from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
+    HOST_CALL,
+    LOSS,
     NAMED,
     NEWEST,
+    PREDICTIONS,
     STEP_LOSS,
     STEP_NUMBERS,
     Outputs,
@@ -40,7 +43,7 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 
 # The outputs that leave the devices in PREDICT.
-_PREDICTED: tuple[str, ...] = ("predictions", "host_call", CHECKS)
+_PREDICTED: tuple[str, ...] = (PREDICTIONS, HOST_CALL, CHECKS)
 
 
 class DeviceLoop:
@@ -53,14 +56,14 @@ class DeviceLoop:
     def __init__(
         self,
         program: DistributedProgram,
-        places: VariablePlaces,
+        shardings: VariableShardings,
         debug_nans: bool = False,
         waiting: Waiting | None = None,
         executables: Executables | None = None,
     ):
         self._waiting = waiting or Waiting()
         self._program = program
-        self._places = places
+        self._shardings = shardings
 
         def compiled(
             name: str, function: Callable[..., PyTree], **settings: Any
@@ -128,11 +131,11 @@ class DeviceLoop:
         cores, sharding = layout.cores, layout.sharding(sum(sizes), axis=1)
         leaves, structure = jax.tree.flatten(parts, is_unbatched)
         batched = [leaf for leaf in leaves if not is_unbatched(leaf)]
-        whole = iter(transfers.without_padding(cores, batched, sizes, 1, sharding))
+        evenly = iter(transfers.without_padding(cores, batched, sizes, 1, sharding))
         even = [
             transfers.put_whole(cores, leaf, sharding)
             if is_unbatched(leaf)
-            else next(whole)
+            else next(evenly)
             for leaf in leaves
         ]
         return jax.tree.unflatten(structure, even)
@@ -164,13 +167,15 @@ class DeviceLoop:
         `shapes.of_steps`.
         """
         is_local = step.mode == ModeKeys.PREDICT
-        places = (self._places.own if is_local else self._places).of(step.reads)
-        values = shapes.of_values(self._program.store, places)
+        shardings = (
+            self._shardings.in_this_process if is_local else self._shardings
+        ).by_path(step.reads)
+        values = shapes.of_values(self._program.store, shardings)
         if is_local:
             return *step.split(values), batches
-        whole = self._program.layout(step.mode).cores.replicated
-        metrics = shapes.of_arrays(self._program.metrics_state(), whole)
-        span = shapes.of_arrays(_span(range(0)), whole)
+        replicated = self._program.layout(step.mode).cores.replicated
+        metrics = shapes.of_arrays(self._program.metrics_state(), replicated)
+        span = shapes.of_arrays(_span(range(0)), replicated)
         return *step.split(values), metrics, span, batches
 
     def devices(self, step: Step) -> tuple[jax.Device, ...]:
@@ -210,33 +215,37 @@ class DeviceLoop:
             every step as `StepValues`, or of the last step.
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
-        assigned, others = step.split(values)
+        assigned, unassigned = step.split(values)
         with self._waiting:
             changed, counted, losses, stacked, newest = run(
-                *(assigned, others, metrics, _span(steps), batches),
+                assigned,
+                unassigned,
+                metrics,
+                _span(steps),
+                batches,
                 step=step,
                 fetch=fetch,
             )
-        outputs = StepValues.of(stacked, steps) | newest
+        outputs = StepValues.from_rows(stacked, steps) | newest
         return changed, counted, StepValues(losses, steps), outputs
 
     def predict(
         self,
         step: Step,
         assigned: ArraysByPath,
-        others: ArraysByPath,
+        unassigned: ArraysByPath,
         data: PyTree,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
         """Predicts for the result of `put_one`; the tensors of `fetch` come last."""
         with self._waiting:
-            return self._predict(assigned, others, data, step=step, fetch=fetch)
+            return self._predict(assigned, unassigned, data, step=step, fetch=fetch)
 
     def predict_some(
         self,
         step: Step,
         assigned: ArraysByPath,
-        others: ArraysByPath,
+        unassigned: ArraysByPath,
         data: PyTree,
         steps: range,
         fetch: tuple[str, ...] = (),
@@ -250,7 +259,10 @@ class DeviceLoop:
         with self._waiting:
             outputs: tuple[ArraysByPath, Outputs, Outputs]
             outputs = self._predict_some(
-                *(assigned, others, _span(steps), data),
+                assigned,
+                unassigned,
+                _span(steps),
+                data,
                 step=step,
                 fetch=fetch,
             )
@@ -263,10 +275,10 @@ class DeviceLoop:
         if step not in self._result_bytes:
             layout = self._program.layout(ModeKeys.PREDICT)
             batch = shapes.of_steps(layout, step.mode, features, is_padding)
-            assigned, others, _ = self.arguments(step, batch)
+            assigned, unassigned, _ = self.arguments(step, batch)
             with self._waiting:
                 _, outputs = jax.eval_shape(
-                    self._jitted_step(step), others | assigned, *batch
+                    self._jitted_step(step), unassigned | assigned, *batch
                 )
             leaves = jax.tree.leaves(_of_prediction(outputs))
             self._result_bytes[step] = sum(
@@ -288,13 +300,13 @@ class DeviceLoop:
 
     def _arguments_for(self, step: Step, data: PyTree) -> tuple[PyTree, ...]:
         """Returns `arguments` for batches on the devices."""
-        place = self._program.layout(step.mode).cores.replicated
-        return self.arguments(step, shapes.of_data(data, place))
+        sharding = self._program.layout(step.mode).cores.replicated
+        return self.arguments(step, shapes.of_data(data, sharding))
 
     def _run(
         self,
         assigned: ArraysByPath,
-        others: ArraysByPath,
+        unassigned: ArraysByPath,
         metrics: list[jax.Array],
         span: jax.Array,
         batches: PyTree,
@@ -309,13 +321,13 @@ class DeviceLoop:
             assigned, metrics = state
             # Both ends are constrained, so that XLA does not shard replicated
             # values between two steps.
-            assigned = self._places.pinned(assigned)
-            changed, metrics, outputs = run_step(others | assigned, metrics, batch)
-            mean, own = outputs.pop("loss"), outputs.pop(STEP_LOSS)
-            loss = own if step.mode == ModeKeys.TRAIN else mean
+            assigned = self._shardings.pinned(assigned)
+            changed, metrics, outputs = run_step(unassigned | assigned, metrics, batch)
+            mean, step_loss = outputs.pop(LOSS), outputs.pop(STEP_LOSS)
+            loss = step_loss if step.mode == ModeKeys.TRAIN else mean
             newest = {name: outputs.pop(name, {}) for name in NEWEST}
             newest[NAMED] = _only(newest[NAMED], fetch)
-            assigned = self._places.pinned(assigned | changed)
+            assigned = self._shardings.pinned(assigned | changed)
             if not step.additions.counts_once:
                 outputs[STEP_NUMBERS] = assigned[GLOBAL_STEP]
             return (assigned, metrics), (loss, outputs), newest
@@ -323,7 +335,7 @@ class DeviceLoop:
         (assigned, metrics), (losses, stacked), newest = scan_with_newest(
             one, (assigned, metrics), batches, span
         )
-        assigned = self._places.pinned(assigned)
+        assigned = self._shardings.pinned(assigned)
         cores = self._program.layout(step.mode).cores
         # Each process reads the flags of its devices.
         checks = stacked.pop(CHECKS, {})
@@ -333,7 +345,7 @@ class DeviceLoop:
     def _run_one(
         self,
         assigned: ArraysByPath,
-        others: ArraysByPath,
+        unassigned: ArraysByPath,
         data: PyTree,
         *,
         step: Step,
@@ -341,14 +353,14 @@ class DeviceLoop:
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
         self._log_compiling(step, batch_size(data))
         run_step = self._program.to_compile(step)
-        changed, outputs = run_step(others | assigned, *data)
+        changed, outputs = run_step(unassigned | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
         return assigned | changed, _of_prediction(outputs), named
 
     def _run_some(
         self,
         assigned: ArraysByPath,
-        others: ArraysByPath,
+        unassigned: ArraysByPath,
         span: jax.Array,
         batches: PyTree,
         *,
@@ -356,13 +368,13 @@ class DeviceLoop:
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
         self._log_compiling(step, batch_size(batches, axis=1))
-        run_step, places = self._jitted_step(step), self._places.own
+        run_step, placement = self._jitted_step(step), self._shardings.in_this_process
 
         def one(assigned: PyTree, batch: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-            assigned = places.pinned(assigned)
-            changed, outputs = run_step(others | assigned, *batch)
+            assigned = placement.pinned(assigned)
+            changed, outputs = run_step(unassigned | assigned, *batch)
             named = _only(outputs.get(NAMED, {}), fetch)
-            assigned = places.pinned(assigned | changed)
+            assigned = placement.pinned(assigned | changed)
             return assigned, _of_prediction(outputs), named
 
         return scan_with_newest(one, assigned, batches, span)

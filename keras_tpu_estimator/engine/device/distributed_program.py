@@ -17,6 +17,7 @@ from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import (
+    LOSS,
     STEP_LOSS,
     BatchLayout,
     Outputs,
@@ -64,6 +65,11 @@ class DistributedProgram:
     def layout(self, mode: str) -> BatchLayout:
         """Returns the distribution of a mode's batches over the cores."""
         return self._layouts.get(mode, BatchLayout())
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether the program makes tensors of batches on the host."""
+        return self._reader is not None
 
     @property
     def reads_all(self) -> bool:
@@ -131,10 +137,10 @@ class DistributedProgram:
         )
         weight = 1 if is_mean_of_steps else batch_size(batch)
         metrics = self.loss_mean.stateless_update_state(
-            metrics, outputs["loss"], sample_weight=weight
+            metrics, outputs[LOSS], sample_weight=weight
         )
         mean = self.loss_mean.stateless_result(metrics)
-        outputs = outputs | {"loss": mean, STEP_LOSS: outputs["loss"]}
+        outputs = outputs | {LOSS: mean, STEP_LOSS: outputs[LOSS]}
         return changed, metrics, outputs
 
     def host_metrics(
@@ -158,8 +164,10 @@ class DistributedProgram:
         Metrics of a `metric_fn` are known after its first call.
         """
         steps = [step.directions for step in self.prepared.values()]
-        counted = [each.directions for each in self._host_metrics.values()]
-        return {k: v for each in (*steps, *counted) for k, v in each.items()}
+        counted = [metrics.directions for metrics in self._host_metrics.values()]
+        return {
+            k: v for directions in (*steps, *counted) for k, v in directions.items()
+        }
 
     def metrics_state(self) -> MetricsState:
         """Returns the initial values of the metrics."""

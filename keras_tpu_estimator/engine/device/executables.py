@@ -65,7 +65,7 @@ class ExecutableKey:
     settings: str
 
     @classmethod
-    def of(
+    def from_lowered(
         cls,
         name: str,
         lowered: jax.stages.Lowered,
@@ -79,7 +79,7 @@ class ExecutableKey:
             _digest(lowered.as_text()),
             f"{len(devices)} of {len(topology)} {devices[0].device_kind} on "
             f"{hosts} host{'' if hosts == 1 else 's'}",
-            _digest([[*map(_place, each)] for each in (devices, topology)]),
+            _digest([[*map(_identity, group)] for group in (devices, topology)]),
             _compiler(devices[0]),
             _settings(devices[0]),
         )
@@ -103,7 +103,7 @@ def _digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _place(device: jax.Device) -> list[object]:
+def _identity(device: jax.Device) -> list[object]:
     return [
         device.id,
         device.process_index,
@@ -136,8 +136,8 @@ def _processor() -> str:
     except OSError:  # Not on Linux.
         return f"{platform.machine()} {platform.processor()}"
     # The names on x86 and on ARM.
-    found = {n.strip(): v for n, _, v in lines if n.strip() in _INSTRUCTIONS}
-    return f"{platform.machine()} {_digest(sorted(found.items()))[:8]}"
+    instructions = {n.strip(): v for n, _, v in lines if n.strip() in _INSTRUCTIONS}
+    return f"{platform.machine()} {_digest(sorted(instructions.items()))[:8]}"
 
 
 def _settings(device: jax.Device) -> str:
@@ -185,7 +185,7 @@ class Executables:
         path = self._path(key)
         with commit.partial_file(path) as partial:
             with open(partial, "wb") as file:
-                file.write(_Header.of(key, payload).as_line() + payload)
+                file.write(_Header.from_payload(key, payload).as_line() + payload)
             # No other user may write it, whatever the umask is.
             os.chmod(partial, 0o644)
             shared_files.replace(partial, path)
@@ -238,11 +238,13 @@ class Executables:
         """Returns a note about files with the same name and another key."""
         if not os.path.isdir(self.folder):
             return ", which is not a folder"
-        found = [key.unlike(other) for other in self._keys(key.name)]
-        if not found:
+        differences = [key.unlike(other) for other in self._keys(key.name)]
+        if not differences:
             return ""
-        nearest = shortened(", ".join(sorted(found, key=len)[0]))
-        return f" ({len(found)} with other keys: the nearest has another {nearest})"
+        nearest = shortened(", ".join(sorted(differences, key=len)[0]))
+        return (
+            f" ({len(differences)} with other keys: the nearest has another {nearest})"
+        )
 
     def _keys(self, name: str) -> Iterator[ExecutableKey]:
         """Yields the keys of the files with a name."""
@@ -262,7 +264,7 @@ class _Header:
     checksum: str
 
     @classmethod
-    def of(cls, key: ExecutableKey, payload: bytes) -> Self:
+    def from_payload(cls, key: ExecutableKey, payload: bytes) -> Self:
         return cls(key, hashlib.sha256(payload).hexdigest())
 
     @classmethod
@@ -284,7 +286,7 @@ class _Header:
 def _checked(stored: bytes, key: ExecutableKey) -> bytes:
     """Returns a file's payload, or raises if it does not match its header and name."""
     line, _, payload = stored.partition(b"\n")
-    if _Header.parse(line) != _Header.of(key, payload):
+    if _Header.parse(line) != _Header.from_payload(key, payload):
         raise ValueError("it is not what was stored")
     return payload
 
@@ -331,7 +333,7 @@ class StoredLoop:
         if not is_storable(traced):
             return functools.partial(self._function, **static)
         lowered, devices = traced.lower(), self._devices_of(step)
-        key = ExecutableKey.of(step.mode, lowered, devices)
+        key = ExecutableKey.from_lowered(step.mode, lowered, devices)
         stored = self._executables.load(key, lowered, devices)
         return stored or lowered.compile()
 

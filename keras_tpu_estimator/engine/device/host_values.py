@@ -27,22 +27,22 @@ from keras_tpu_estimator.files.formats.shards import ShardValues
 class ToSave:
     """The values that this process writes, by path.
 
-    `whole` has copies on the host, only on the chief, and `sharded` has values that
+    `unsharded` has copies on the host, only on the chief, and `sharded` has values that
     each process writes, which are not copied.
     """
 
-    whole: Mapping[str, np.ndarray]
+    unsharded: Mapping[str, np.ndarray]
     sharded: Mapping[str, ShardValues]
 
     @classmethod
     def from_arrays(
         cls,
         store: VariableStore,
-        whole: Mapping[str, jax.Array],
+        unsharded: Mapping[str, jax.Array],
         sharded: Mapping[str, jax.Array],
     ) -> Self:
         """Returns values in the dtypes and numbers of rows of checkpoints."""
-        copies = on_host(whole)
+        copies = on_host(unsharded)
         for path in copies.keys() & store.saved_dtypes.keys():
             copies[path] = copies[path].astype(store.saved_dtypes[path])
         for path in copies.keys() & store.rows.keys():
@@ -68,9 +68,9 @@ def on_host(
     }
 
 
-def check_whole(what: str, wanted: Collection[str], present: Collection[str]) -> None:
-    """Raises an error if this process lacks shards of some wanted variables."""
-    parts = sorted(set(wanted) - set(present))
+def check_whole(what: str, paths: Collection[str], present: Collection[str]) -> None:
+    """Raises an error if this process lacks shards of some variables."""
+    parts = sorted(set(paths) - set(present))
     if parts:
         raise ValueError(
             f"{what} must have complete variables on each host. Received "
@@ -231,9 +231,9 @@ class ShownValues:
         self.show()
         before = {path: self._current(path) for path in self._arrays}
         # Keras runs on the cores of this process.
-        own = self._own_copies(before)
-        check_whole("Keras's own loops", before, own)
-        self._store.assign(jax.tree.map(jnp.copy, own))
+        copies = self._own_copies(before)
+        check_whole("Keras's own loops", before, copies)
+        self._store.assign(jax.tree.map(jnp.copy, copies))
         try:
             yield
         finally:

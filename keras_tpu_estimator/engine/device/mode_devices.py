@@ -21,9 +21,9 @@ from keras_tpu_estimator.base.upstream import keras_distribution
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
+    config_in,
     input_plan,
     undivided,
-    way_in,
 )
 from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
@@ -76,11 +76,11 @@ class ModeDevices:
         )
         if one:
             return dataclasses.replace(ONE_CORE, device=machine.first)
-        own = self.machine
+        mesh_machine = self.machine
         is_chosen = keras.distribution.distribution() is not None
         if tpu_config.num_shards == 1 and not is_chosen:
             if machine.num_hosts == 1 and per_replica <= len(machine.devices):
-                own = machine = machine.of_first(per_replica)
+                mesh_machine = machine = machine.of_first(per_replica)
         validation.check_cores_per_replica(
             per_replica, len(machine.devices), len(machine.host_devices)
         )
@@ -89,7 +89,7 @@ class ModeDevices:
             layout_map = keras_distribution.current_layout_map()
         config = self.config
         return all_cores(
-            per_replica, layout_map, config.shard_optimizer, own, config.fsdp
+            per_replica, layout_map, config.shard_optimizer, mesh_machine, config.fsdp
         )
 
     def _cores_of(self, mode: str) -> Cores:
@@ -114,7 +114,7 @@ class ModeDevices:
         cores = self._cores_of(mode)
         return BatchLayout(
             cores if is_on_tpu else cores.as_one(),
-            is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
+            is_split=self._pipeline_config(mode) != InputPipelineConfig.BROADCAST,
             use_tpu=is_on_tpu,
             arrange=self._arrange(mode),
             partition=self._partition(mode, cores),
@@ -169,13 +169,13 @@ class ModeDevices:
         topology = self.cores.topology
         if mode == ModeKeys.PREDICT:
             topology = topology.of_lone_hosts
-        return input_plan(mode, self._way(mode), topology, size)
+        return input_plan(mode, self._pipeline_config(mode), topology, size)
 
-    def _way(self, mode: str) -> InputPipelineConfig:
+    def _pipeline_config(self, mode: str) -> InputPipelineConfig:
         return validation.input_deployment(mode, self.config.tpu_config)
 
     def _axes(self, mode: str) -> BatchAxes:
-        per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
+        per_host = self._pipeline_config(mode) == InputPipelineConfig.PER_HOST_V1
         if self.batch_axis is None or not per_host:
             return BatchAxes()
         if not self.is_on_tpu(mode):
@@ -186,6 +186,9 @@ class ModeDevices:
         axes = self._axes(mode)
         if axes.axes is not None:
             return axes.from_front
-        if self.is_on_tpu(mode) and way_in(mode, self._way(mode)) in PER_CORE:
+        if (
+            self.is_on_tpu(mode)
+            and config_in(mode, self._pipeline_config(mode)) in PER_CORE
+        ):
             return unmarked_of_core
         return unmarked

@@ -57,13 +57,14 @@ class _CheckingNans:
         return self._checked[key]
 
 
-def _message(found: BaseException) -> str:
-    frames = traceback.extract_tb((found.__cause__ or found).__traceback__)
-    own = [frame for frame in frames if is_of_user(frame.filename)]
+def _message(error: BaseException) -> str:
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    user_frames = [frame for frame in frames if is_of_user(frame.filename)]
     where = "an unknown line"
-    if own:
-        where = f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}"
+    if user_frames:
+        last = user_frames[-1]
+        where = f"{last.filename}:{last.lineno}, in {last.name}"
     return (
         f"With `debug_nans` every operation must return numbers. Received NaN: "
-        f"{found} It comes from {where}. Correct the inputs of that operation."
+        f"{error} It comes from {where}. Correct the inputs of that operation."
     )

@@ -27,7 +27,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     is_seed,
 )
 from keras_tpu_estimator.engine.device.run_state import check_step
-from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
@@ -45,9 +45,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 def initial_values(
     store: VariableStore,
-    places: VariablePlaces,
-    wanted: set[str],
-    known: AnyArraysByPath,
+    shardings: VariableShardings,
+    requested: set[str],
+    known_values: AnyArraysByPath,
     warm_start: WarmStartSettings | None,
 ) -> AnyArraysByPath:
     """Returns the initial values of the `wanted` variables.
@@ -55,31 +55,33 @@ def initial_values(
     Sharded variables are initialized on their cores. Initial values may use the `known`
     values of other variables, and `warm_start` has some of the values.
     """
-    sharded = places.sharded(wanted)
-    # Embedding tables are made on all cores unless `made_at` has their places.
-    has_places = bool(sharded or wanted & store.rows.keys())
-    made_at = places.of(wanted) if has_places else None
+    sharded = shardings.sharded(requested)
+    # Embedding tables are made on all cores unless `made_at` has their shardings.
+    has_shardings = bool(sharded or requested & store.rows.keys())
+    made_at = shardings.by_path(requested) if has_shardings else None
     read: AnyArraysByPath = {}
     if warm_start is not None:
-        read = _warm_values(store, places, wanted, warm_start)
+        read = _warm_values(store, shardings, requested, warm_start)
     read = {
         **read,
-        **_assigned_parts(store, places, sharded - known.keys() - read.keys()),
+        **_assigned_parts(
+            store, shardings, sharded - known_values.keys() - read.keys()
+        ),
     }
-    rest = wanted - read.keys()
-    return {**store.initial_values(rest, {**known, **read}, made_at), **read}
+    unread = requested - read.keys()
+    return {**store.initial_values(unread, {**known_values, **read}, made_at), **read}
 
 
 def _assigned_parts(
-    store: VariableStore, places: VariablePlaces, wanted: set[str]
+    store: VariableStore, shardings: VariableShardings, requested: set[str]
 ) -> ArraysByPath:
     """Returns values from `init_from_checkpoint` for sharded variables."""
     values = {}
-    for path in wanted & store.target.sources.keys():
+    for path in requested & store.target.sources.keys():
         source = store.target.sources[path]
         dtype = store.device_dtype(path)
         with source.reader.held_open():
-            values[path] = places.put_by_part(
+            values[path] = shardings.put_by_part(
                 path, _parts_of(source.reader, source.name, path, dtype)
             )
     return values
@@ -87,8 +89,8 @@ def _assigned_parts(
 
 def _warm_values(
     store: VariableStore,
-    places: VariablePlaces,
-    wanted: set[str],
+    shardings: VariableShardings,
+    requested: set[str],
     settings: WarmStartSettings,
 ) -> AnyArraysByPath:
     """Returns the values from another model's checkpoint."""
@@ -96,32 +98,32 @@ def _warm_values(
     reader, report = compared(settings, weights)
     _logger.info("%s.", report.summary)
     _logger.debug("%s", report)
-    pairs = {p.path: p for p in report.matched if p.path in wanted}
+    pairs = {p.path: p for p in report.matched if p.path in requested}
     # A vocabulary moves rows of the complete array.
     remapped = settings.var_name_to_vocab_info or {}
-    sharded = places.sharded(pairs.keys() - remapped.keys())
+    sharded = shardings.sharded(pairs.keys() - remapped.keys())
     with reader.held_open():
-        whole = values_of(
+        unsharded = values_of(
             settings,
             weights,
             reader,
             [pair for path, pair in pairs.items() if path not in sharded],
         )
         parts = {
-            path: places.put_by_part(
+            path: shardings.put_by_part(
                 path,
                 functools.partial(read_part, reader, pairs[path], weights[path].dtype),
             )
             for path in sharded
         }
-    return {**whole, **parts}
+    return {**unsharded, **parts}
 
 
 def restored_values(
     store: VariableStore,
-    places: VariablePlaces,
+    shardings: VariableShardings,
     checkpoint: str,
-    wanted: set[str],
+    requested: set[str],
     required: Iterable[str],
 ) -> ArraysByPath:
     """Returns a checkpoint's values of variables, on the devices.
@@ -131,31 +133,31 @@ def restored_values(
     """
     _logger.info("Restoring parameters from %s", checkpoint)
     reader = load_checkpoint(checkpoint)
-    return _read(store, places, reader, names_of(store, reader, wanted, required))
+    return _read(store, shardings, reader, names_of(store, reader, requested, required))
 
 
 def _read(
     store: VariableStore,
-    places: VariablePlaces,
+    shardings: VariableShardings,
     reader: CheckpointReader,
     names: Mapping[str, str],
 ) -> ArraysByPath:
     """Reads a checkpoint to the devices, and sharded variables core by core."""
     _warn_of_other_dtypes(store, names, described(store, reader, names))
-    sharded = places.sharded(names)
+    sharded = shardings.sharded(names)
     with reader.held_open():
         read = reader.get_tensors(
             [name for path, name in names.items() if path not in sharded]
         )
         if GLOBAL_STEP in names:
             check_step(int(read[names[GLOBAL_STEP]]), reader.path)
-        whole = {
+        unsharded = {
             path: cast(read[name], store.device_dtype(path), path, name, reader.path)
             for path, name in names.items()
             if path not in sharded
         }
-        return places.put(whole) | {
-            path: places.put_by_part(
+        return shardings.put(unsharded) | {
+            path: shardings.put_by_part(
                 path,
                 _parts_of(reader, names[path], path, store.device_dtype(path)),
             )
@@ -183,12 +185,12 @@ def assigned_by_init_fn(
     return session.assigned
 
 
-def in_place_of(
+def replacements(
     scaffold: Scaffold,
     values: AnyArraysByPath,
     checkpoint: str | None,
     store: VariableStore,
-    places: VariablePlaces,
+    shardings: VariableShardings,
 ) -> ArraysByPath:
     """Returns the values that a scaffold's `variables_to_restore` replaces.
 
@@ -204,11 +206,11 @@ def in_place_of(
             f"{sorted(variables)}."
         )
     missing = {p: name for p, name in sources.items() if name not in values}
-    known: dict[str, Described] = {path: variables[path] for path in values}
+    by_name: dict[str, Described] = {path: variables[path] for path in values}
     reader = None
     if missing and checkpoint is not None:
         reader = load_checkpoint(checkpoint)
-        known |= reader.by_any_name() | known
+        by_name |= reader.by_any_name() | by_name
     elif missing:
         raise ValueError(
             "`variables_to_restore` must name variables that training has. "
@@ -217,23 +219,23 @@ def in_place_of(
         )
     for path, name in sources.items():
         expected = tuple(variables[path].shape)
-        if name in known and expected != tuple(known[name].shape):
+        if name in by_name and expected != tuple(by_name[name].shape):
             raise ValueError(
                 f"`variables_to_restore` must map {path!r} to values of "
                 f"shape {expected}. Received {name!r} of shape "
-                f"{tuple(known[name].shape)}. Map it to a variable of the "
+                f"{tuple(by_name[name].shape)}. Map it to a variable of the "
                 "same shape, such as its moving average."
             )
-    read = {} if reader is None else _read(store, places, reader, missing)
-    rest = {}
+    read = {} if reader is None else _read(store, shardings, reader, missing)
+    converted = {}
     for path, name in sources.items():
         if path in missing:
             continue
         value = values[name]
         if name in store.rows and path not in store.rows:
             value = own_rows(value, store.rows[name])
-        rest[path] = _converted(store, path, name, value)
-    return places.put(rest) | read
+        converted[path] = _converted(store, path, name, value)
+    return shardings.put(converted) | read
 
 
 def _warn_of_other_dtypes(
@@ -267,13 +269,15 @@ def _converted(
     store: VariableStore, path: str, name: str, value: jax.Array | np.ndarray
 ) -> jax.Array | np.ndarray:
     """Returns a value in the dtype of another variable, if that can represent it."""
-    dtype, own = store.device_dtype(path), np.dtype(value.dtype)
+    dtype, value_dtype = store.device_dtype(path), np.dtype(value.dtype)
     is_integer = np.issubdtype(dtype, np.integer)
-    if can_hold(dtype, own) and (not is_integer or np.can_cast(own, dtype)):
+    if can_hold(dtype, value_dtype) and (
+        not is_integer or np.can_cast(value_dtype, dtype)
+    ):
         return as_dtype(value, dtype, f"The value of {name!r}")
     raise ValueError(
         f"`variables_to_restore` must map {path!r} to values that {dtype} can "
-        f"represent. Received {name!r} of dtype {own}. Map it to a variable of "
+        f"represent. Received {name!r} of dtype {value_dtype}. Map it to a variable of "
         "the same dtype."
     )
 
@@ -287,18 +291,18 @@ def _on_devices(stored: Described) -> np.dtype:
 def check_fits(
     store: VariableStore,
     checkpoint: str,
-    wanted: set[str],
+    requested: set[str],
     required: Iterable[str],
 ) -> None:
     """Checks a checkpoint as `restored_values` does, without reading values."""
     reader = load_checkpoint(checkpoint)
-    described(store, reader, names_of(store, reader, wanted, required))
+    described(store, reader, names_of(store, reader, requested, required))
 
 
 def names_of(
     store: VariableStore,
     reader: CheckpointReader,
-    wanted: set[str],
+    requested: set[str],
     required: Iterable[str],
 ) -> dict[str, str]:
     """Returns the names to read from a checkpoint, by path, weights first.
@@ -309,8 +313,8 @@ def names_of(
     saved = set(store.saved_paths())
     needed = {path for path in required if not is_seed(store.variables[path])}
     # A checkpoint has a learning rate only if a callback has set it.
-    paths = wanted & saved & (needed | stored)
-    paths |= wanted & stored & store.constants
+    paths = requested & saved & (needed | stored)
+    paths |= requested & stored & store.constants
     # The error must name the weight, not its optimizer state.
     ordered = sorted(paths, key=lambda path: (path in store.slots, path))
     return {path: path for path in ordered}
@@ -328,7 +332,7 @@ def described(
             f"{reader.explain_missing(missing)} "
             f"{_advice(missing, stored.keys() - names.values())}"
         )
-    given = f" model_fn received {store.inputs}." if store.inputs else ""
+    input_note = f" model_fn received {store.inputs}." if store.inputs else ""
     for path, name in names.items():
         expected = tuple(store.variables[path].shape)
         if stored[name].shape != expected:
@@ -337,7 +341,7 @@ def described(
                 f"{expected} in model_fn, but "
                 f"{stored[name].shape} in the checkpoint {reader.path!r}. "
                 "Restore the layer's size, or start in another model_dir."
-                f"{given}"
+                f"{input_note}"
             )
     return stored
 

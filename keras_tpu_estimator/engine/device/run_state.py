@@ -66,7 +66,7 @@ class Source:
     content: tuple[object, ...] | None
 
     @classmethod
-    def of(cls, checkpoint: str | None) -> Self:
+    def from_checkpoint(cls, checkpoint: str | None) -> Self:
         """Returns the source for the current content of a checkpoint that exists."""
         if checkpoint is None:
             return cls(None, None)
@@ -94,7 +94,7 @@ class RunState(Mapping[str, jax.Array]):
         self.mode = mode
         self.overridden = frozenset(overridden)
         self._version = Version(int(values[GLOBAL_STEP]))
-        self._held = self._version, source
+        self._version_and_source = self._version, source
         self.on_edit: Callable[[AnyArraysByPath], None] | None = None
 
     def __getitem__(self, path: str) -> jax.Array:
@@ -119,7 +119,7 @@ class RunState(Mapping[str, jax.Array]):
     @property
     def source(self) -> Source | None:
         """The source of equal values, or `None`."""
-        version, source = self._held
+        version, source = self._version_and_source
         return source if version == self._version else None
 
     @property
@@ -129,7 +129,7 @@ class RunState(Mapping[str, jax.Array]):
 
     def set_source(self, version: Version, source: Source) -> None:
         """Sets the source of a version of the values. Any thread may call it."""
-        self._held = version, source
+        self._version_and_source = version, source
 
     @property
     def runs(self) -> int:
@@ -190,12 +190,12 @@ class StepValues:
     steps: range
 
     @classmethod
-    def of(cls, tree: PyTree, steps: range) -> PyTree:
+    def from_rows(cls, tree: PyTree, steps: range) -> PyTree:
         """Returns a pytree of arrays as one of `StepValues`."""
         return jax.tree.map(lambda rows: cls(rows, steps), tree)
 
     @classmethod
-    def whole(cls, values: Any) -> Self:
+    def all_rows(cls, values: Any) -> Self:
         """Returns `StepValues`, or all rows of an array as some."""
         if isinstance(values, cls):
             return values

@@ -12,7 +12,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.variable_owner import VariableOwner
-from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
@@ -27,7 +27,7 @@ class Runtime:
     waiting: Waiting
 
     @classmethod
-    def of(
+    def from_program(
         cls,
         program: DistributedProgram,
         debug_nans: bool = False,
@@ -37,10 +37,10 @@ class Runtime:
     ) -> Self:
         """Returns the runtime of a program that has not run yet."""
         cores = program.layout(ModeKeys.TRAIN).cores
-        places = VariablePlaces(program.store, cores)
+        shardings = VariableShardings(program.store, cores)
         waiting = Waiting(shows_progress)
-        loop = DeviceLoop(program, places, debug_nans, waiting, executables)
-        values = VariableOwner(program.store, places, warm_start)
+        loop = DeviceLoop(program, shardings, debug_nans, waiting, executables)
+        values = VariableOwner(program.store, shardings, warm_start)
         return cls(program, loop, values, waiting)
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:

@@ -41,18 +41,18 @@ def of_steps(
     return of_arrays(jax.tree.map(of_all, batch), cores.batch_sharding(axis))
 
 
-def of_data(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
+def of_data(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of data for the devices, with `place` for arrays elsewhere."""
     return jax.tree.map(
         lambda leaf: abstract_array(
-            leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)
+            leaf.shape, leaf.dtype, getattr(leaf, "sharding", sharding)
         ),
         tree,
     )
 
 
 def of_values(
-    store: VariableStore, places: Mapping[str, jax.sharding.Sharding]
+    store: VariableStore, shardings: Mapping[str, jax.sharding.Sharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of variables on the devices, given their shardings by path."""
 
@@ -61,20 +61,20 @@ def of_values(
         if path not in store.rows:
             return shape
         # Each core has the same number of rows of an embedding table.
-        return padded_rows(shape[0], places[path]), *shape[1:]
+        return padded_rows(shape[0], shardings[path]), *shape[1:]
 
     return {
         path: abstract_array(
             on_devices(path),
             keras_variables.stored_dtype(store.variables[path]),
-            place,
+            sharding,
         )
-        for path, place in places.items()
+        for path, sharding in shardings.items()
     }
 
 
-def of_arrays(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
+def of_arrays(tree: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of arrays that have one sharding."""
     return jax.tree.map(
-        lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), tree
+        lambda leaf: abstract_array(leaf.shape, leaf.dtype, sharding), tree
     )

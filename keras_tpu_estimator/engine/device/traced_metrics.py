@@ -76,7 +76,7 @@ class TracedMetrics:
 
     def update(self, steps: PyTree) -> None:
         """Adds steps, which are `StepValues` or arrays of shape `[steps, ...]`."""
-        steps = jax.tree.map(StepValues.whole, steps)
+        steps = jax.tree.map(StepValues.all_rows, steps)
         with jax.default_device(self._device):
             if self._is_traceable:
                 with contextlib.suppress(*_NEEDS_CONCRETE_VALUES):

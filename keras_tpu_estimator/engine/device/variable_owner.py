@@ -26,7 +26,7 @@ from keras_tpu_estimator.engine.device.host_values import (
     check_whole,
 )
 from keras_tpu_estimator.engine.device.run_state import RunState, Source
-from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.formats.shards import ShardWriter
@@ -44,11 +44,11 @@ class CachedValues(Mapping[str, jax.Array]):
     def __init__(
         self,
         store: VariableStore,
-        places: VariablePlaces,
+        shardings: VariableShardings,
         warm_start: WarmStartSettings | None,
     ):
         self._store = store
-        self._places = places
+        self._shardings = shardings
         self._warm_start = warm_start
         # These steps' `init_fn` has already set initial values.
         self._initialized: set[Step] = set()
@@ -80,16 +80,16 @@ class CachedValues(Mapping[str, jax.Array]):
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> ArraysByPath:
         """Loads the values that a step begins with, or raises if they do not fit it."""
-        source = Source.of(checkpoint)
+        source = Source.from_checkpoint(checkpoint)
         if source != self.source:
             self.replace({}, source)
             self._initialized.clear()
         self.source = source  # With the requested name of the checkpoint.
         self._values = usable(self._values)
-        wanted = {*step.reads, *self._store.without_slots()}
+        paths = {*step.reads, *self._store.without_slots()}
         if slots:
-            wanted |= self._store.slots
-        self._fetch(wanted - self._values.keys(), step, checkpoint)
+            paths |= self._store.slots
+        self._fetch(paths - self._values.keys(), step, checkpoint)
         if checkpoint is None:
             if step not in self._initialized:
                 self._initialized.add(step)
@@ -105,26 +105,26 @@ class CachedValues(Mapping[str, jax.Array]):
         self, step: Step, values: AnyArraysByPath, checkpoint: str | None
     ) -> ArraysByPath:
         """Returns the values that a scaffold replaces, some from a checkpoint."""
-        return restoring.in_place_of(
-            step.scaffold, values, checkpoint, self._store, self._places
+        return restoring.replacements(
+            step.scaffold, values, checkpoint, self._store, self._shardings
         )
 
-    def _fetch(self, wanted: set[str], step: Step, checkpoint: str | None) -> None:
+    def _fetch(self, paths: set[str], step: Step, checkpoint: str | None) -> None:
         """Adds the values of more variables."""
         # Metrics start again in each call, and listing a checkpoint takes long.
-        if checkpoint is not None and wanted & self._store.restorable():
+        if checkpoint is not None and paths & self._store.restorable():
             read = restoring.restored_values(
-                self._store, self._places, checkpoint, wanted, step.reads
+                self._store, self._shardings, checkpoint, paths, step.reads
             )
             self.overridden |= self._store.constants & read.keys()
             self._values = self._values | read
-        rest = wanted - self._values.keys()
-        if rest:
+        missing = paths - self._values.keys()
+        if missing:
             self._put(
                 restoring.initial_values(
                     self._store,
-                    self._places,
-                    rest,
+                    self._shardings,
+                    missing,
                     self._values,
                     self._warm_start if checkpoint is None else None,
                 )
@@ -132,7 +132,7 @@ class CachedValues(Mapping[str, jax.Array]):
 
     def _put(self, values: AnyArraysByPath) -> None:
         if values:
-            self._values = self._values | self._places.put(dict(values))
+            self._values = self._values | self._shardings.put(dict(values))
 
 
 def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
@@ -150,30 +150,30 @@ class VariableOwner:
     def __init__(
         self,
         store: VariableStore,
-        places: VariablePlaces,
+        shardings: VariableShardings,
         warm_start: WarmStartSettings | None = None,
     ):
         self._store = store
-        self._places = places
-        self._put = places.put
-        self._own_copies = places.own_copies
-        self._check_places = places.check
+        self._shardings = shardings
+        self._put = shardings.put
+        self._own_copies = shardings.own_copies
+        self._check_shardings = shardings.check
         self._warm_start = warm_start
-        self._cached = CachedValues(store, places, warm_start)
+        self._cached = CachedValues(store, shardings, warm_start)
         self._borrowers = 0
         # A thread must not donate what another is about to borrow.
         self._passing = threading.RLock()
-        self.shown = ShownValues(store, places.own_copies, self.edit)
+        self.shown = ShownValues(store, shardings.own_copies, self.edit)
 
     def check_fits(self, step: Step, checkpoint: str) -> None:
         """Raises an error if a checkpoint does not fit a step, without reading it."""
-        wanted = {*step.reads, *self._store.without_slots()}
-        restoring.check_fits(self._store, checkpoint, wanted, step.reads)
+        paths = {*step.reads, *self._store.without_slots()}
+        restoring.check_fits(self._store, checkpoint, paths, step.reads)
 
     @contextlib.contextmanager
     def donated(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
         """Donates the values to a call of TRAIN, and then caches the new values."""
-        self._check_places()
+        self._check_shardings()
         with self._passing:
             values = self._loaded(self._cached, step, checkpoint)
             self._cached.replace({}, None)
@@ -195,9 +195,11 @@ class VariableOwner:
         """Provides values for EVAL or PREDICT, which stay valid in the `with` block."""
         cached = self._cached
         # All processes make initial values together.
-        is_new = checkpoint is None and self._places.are_on_hosts
+        is_new = checkpoint is None and self._shardings.are_on_hosts
         if self._is_local(step.mode) or (is_new and step.mode == ModeKeys.PREDICT):
-            cached = CachedValues(self._store, self._places.own, self._warm_start)
+            cached = CachedValues(
+                self._store, self._shardings.in_this_process, self._warm_start
+            )
         with self._passing:
             values = self._loaded(cached, step, checkpoint, slots)
             self._borrowers += 1
@@ -222,7 +224,7 @@ class VariableOwner:
         missing = {*self._store.without_slots()}.difference(values)
         if values.checkpoint is not None:
             restored = restoring.restored_values(
-                self._store, self._places, values.checkpoint, missing, ()
+                self._store, self._shardings, values.checkpoint, missing, ()
             )
             values.update(self._where_used(restored, values.mode))
         self.complete(values, step)
@@ -248,24 +250,26 @@ class VariableOwner:
                 writes complete variables.
         """
         saved = [*self._store.saved_paths(), *sorted(values.overridden)]
-        wanted = {
+        values_to_save = {
             path: values[path]
             for path in saved
             if path in values and path != GLOBAL_STEP
         }
         sharded = {
             path: value
-            for path, value in wanted.items()
+            for path, value in values_to_save.items()
             if shard_writer is not None
             and path not in self._store.on_host
             and not value.is_fully_replicated
         }
         if sharded and shard_writer is not None and shard_writer.takes_replicated:
-            sharded = wanted
-        whole = {p: value for p, value in wanted.items() if p not in sharded}
-        own = self._own_copies(whole)
-        check_whole("Checkpoints that one process writes", whole, own)
-        return ToSave.from_arrays(self._store, own if is_chief else {}, sharded)
+            sharded = values_to_save
+        unsharded = {
+            p: value for p, value in values_to_save.items() if p not in sharded
+        }
+        copies = self._own_copies(unsharded)
+        check_whole("Checkpoints that one process writes", unsharded, copies)
+        return ToSave.from_arrays(self._store, copies if is_chief else {}, sharded)
 
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
         """Applies the values that user code assigns in a call."""
@@ -314,12 +318,12 @@ class VariableOwner:
 
     def _is_local(self, mode: str) -> bool:
         """Returns whether a mode needs its own copies of values that span processes."""
-        return mode == ModeKeys.PREDICT and self._places.need_others
+        return mode == ModeKeys.PREDICT and self._shardings.need_others
 
     def _put_for(self, values: AnyArraysByPath, mode: str) -> ArraysByPath:
         """Returns copies of values on the cores of a mode."""
         if self._is_local(mode):
-            return self._places.own.put(values)
+            return self._shardings.in_this_process.put(values)
         return self._where_used(self._put(values), mode)
 
     def _where_used(self, values: ArraysByPath, mode: str) -> ArraysByPath:

@@ -1,8 +1,8 @@
-"""Batches on the host: of one step, and stacked for several steps."""
+"""A batch on the host: the features and labels of one step."""
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self, TypeAlias
 
 import jax
@@ -19,6 +19,7 @@ from keras_tpu_estimator.engine.inputs.unbatched import (
     batch_size,
     is_unbatched,
     map_batched,
+    named_arrays,
     named_leaves,
 )
 
@@ -47,18 +48,42 @@ def pair_of(value: Any) -> tuple[Features, Labels]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
-    """One step's features and labels, or a part of them for some cores.
+class Tensors:
+    """Features and labels: pytrees of NumPy arrays, and of `Unbatched` ones.
 
-    Both are pytrees of NumPy arrays, batch first, and of `Unbatched` ones. Labels may
-    be `None`.
+    Labels may be `None`.
     """
 
     features: Features
     labels: Labels
 
+    @property
+    def tensors(self) -> tuple[Features, Labels]:
+        """Features and labels as one pytree."""
+        return self.features, self.labels
+
+    @property
+    def leaves(self) -> list[tuple[str, np.ndarray]]:
+        """All arrays, with names such as `features['image']`."""
+        return named_arrays(self.features, self.labels)
+
+    def sharing(self, names: Collection[str]) -> Self:
+        """Returns a copy with the arrays of these names marked as shared."""
+        names = {*names} - unbatched_by_host(self.features) if names else names
+        if not names:
+            return self
+        leaves = [Unbatched(a) if name in names else a for name, a in self.leaves]
+        structure = jax.tree.structure(self.tensors)
+        features, labels = jax.tree.unflatten(structure, leaves)
+        return dataclasses.replace(self, features=features, labels=labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch(Tensors):
+    """One step's features and labels, batch first, or a part of them for some cores."""
+
     @classmethod
-    def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
+    def from_value(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
         """Returns a value of `input_fn` as a batch of NumPy arrays, after checks."""
         features, labels = pair_of(value)
         batch = cls(as_arrays(features), as_arrays(labels, "labels"))
@@ -71,145 +96,19 @@ class Batch:
         return batch
 
     @property
-    def leaves(self) -> list[tuple[str, np.ndarray]]:
-        """All arrays, with names such as `features['image']`."""
-        return _named(self.features, self.labels)
-
-    @property
     def size(self) -> int:
         """The number of examples."""
-        return batch_size((self.features, self.labels))
+        return batch_size(self.tensors)
 
     @property
     def signature(self) -> Any:
         """A key that is equal for batches of equal structure, shapes and dtypes."""
-        leaves, structure = jax.tree.flatten((self.features, self.labels))
-        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
-
-    def sharing(self, names: Collection[str]) -> Self:
-        """Returns a copy with the arrays of these names marked as shared."""
-        return _sharing(self, names)
+        leaves, structure = jax.tree.flatten(self.tensors)
+        return structure, *[(leaf.shape, leaf.dtype) for leaf in leaves]
 
     def copied(self) -> Self:
         """Returns a copy with copied arrays."""
-        return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
-
-    def repeated(self, steps: int, may_stay: bool = False) -> "StackedSteps":
-        """Returns this step repeated, without a copy, as steps that `may_stay`."""
-
-        def repeat(leaf: np.ndarray) -> np.ndarray:
-            if steps == 1:
-                return leaf[None]
-            return np.broadcast_to(leaf, (steps, *leaf.shape))
-
-        both = self.features, self.labels
-        features, labels = jax.tree.map(repeat, both)
-        return StackedSteps(features, labels, may_stay)
-
-
-@dataclasses.dataclass(frozen=True)
-class StackedSteps:
-    """Some steps of equal shapes, stacked.
-
-    Attributes:
-        features: Pytree of NumPy arrays of shape `[steps, batch, ...]`, and of
-            `Unbatched` ones of shape `[steps, ...]`.
-        labels: The same, or `None`.
-        may_stay: Whether the arrays will not change.
-        room: Features and labels with room for more steps, which contain these;
-            or `None`.
-        place: The index of the first of these in `room`.
-    """
-
-    features: Features
-    labels: Labels
-    may_stay: bool = False
-    room: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
-    place: int = 0
-
-    @classmethod
-    def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
-        """Concatenates stacked steps."""
-        pairs = [(stacked.features, stacked.labels) for stacked in parts]
-        return cls(*jax.tree.map(lambda *a: np.concatenate(a), *pairs))
-
-    @property
-    def leaves(self) -> list[tuple[str, np.ndarray]]:
-        """All arrays, with names such as `features['image']`."""
-        return _named(self.features, self.labels)
-
-    @property
-    def steps(self) -> int:
-        """The number of steps."""
-        return jax.tree.leaves(self.features)[0].shape[0]
-
-    @property
-    def examples(self) -> int:
-        """The number of examples in one step."""
-        return batch_size((self.features, self.labels), axis=1)
-
-    @property
-    def shapes(self) -> Any:
-        """A key that is equal for steps that can be stacked together."""
-        leaves, structure = jax.tree.flatten((self.features, self.labels))
-        return structure, *(leaf.shape[1:] for leaf in leaves)
-
-    @property
-    def step_bytes(self) -> int:
-        """The bytes of one step."""
-        leaves = jax.tree.leaves((self.features, self.labels))
-        return sum(leaf[0].nbytes for leaf in leaves)
-
-    def sharing(self, names: Collection[str]) -> Self:
-        """Returns a copy with the arrays of these names marked as shared."""
-        return _sharing(self, names)
-
-    def step(self, index: int) -> Batch:
-        """Returns one of the steps."""
-        part = jax.tree.map(lambda a: a[index], (self.features, self.labels))
-        return Batch(*part)
-
-    def split(self, steps: int) -> tuple["StackedSteps", "StackedSteps"]:
-        """Returns the first `steps` steps, and the others."""
-        first, rest = self._part(slice(steps)), self._part(slice(steps, None))
-        room = self.room or (self.features, self.labels)
-        return dataclasses.replace(first, room=room), rest
-
-    def padded_to(self, steps: int) -> PyTree:
-        """Returns features and labels padded to a number of steps with any values."""
-        both = self.features, self.labels
-        if self.steps == steps:
-            return both
-        if self.room and len(jax.tree.leaves(self.room)[0]) >= steps:
-            return jax.tree.map(lambda a: a[:steps], self.room)
-
-        def padded(leaf: np.ndarray) -> np.ndarray:
-            longer = np.zeros((steps, *leaf.shape[1:]), leaf.dtype)
-            longer[: self.steps] = leaf
-            return longer
-
-        return jax.tree.map(padded, both)
-
-    def _part(self, steps: slice) -> "StackedSteps":
-        both = self.features, self.labels
-        features, labels = jax.tree.map(lambda a: a[steps], both)
-        return StackedSteps(features, labels, self.may_stay)
-
-
-def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
-    return [
-        (name, leaf.value if is_unbatched(leaf) else leaf)
-        for name, leaf in named_leaves(features, labels)
-    ]
-
-
-def _sharing(steps: Any, names: Collection[str]) -> Any:
-    names = {*names} - unbatched_by_host(steps.features)
-    if not names:
-        return steps
-    leaves = [Unbatched(leaf) if name in names else leaf for name, leaf in steps.leaves]
-    structure = jax.tree.structure((steps.features, steps.labels))
-    return type(steps)(*jax.tree.unflatten(structure, leaves))
+        return type(self)(*jax.tree.map(np.array, self.tensors))
 
 
 def as_arrays(tree: Any, name: str = "features") -> PyTree:
@@ -221,6 +120,8 @@ def as_arrays(tree: Any, name: str = "features") -> PyTree:
     """
 
     def one(path: Any, leaf: Any) -> PyTree:
+        if type(leaf) is np.ndarray and leaf.dtype.isnative:
+            return leaf  # The most frequent case.
         if isinstance(leaf, Mapping):
             return as_arrays(dict(leaf), name + jax.tree_util.keystr(path))
         if isinstance(leaf, np.ma.MaskedArray):
@@ -249,8 +150,8 @@ def _is_list_of_numbers(value: Any) -> bool:
     """Returns whether a value is a list of numbers, or of such lists."""
     is_list = isinstance(value, list) and bool(value)
     return is_list and all(
-        isinstance(each, int | float | np.generic) or _is_list_of_numbers(each)
-        for each in value
+        isinstance(item, int | float | np.generic) or _is_list_of_numbers(item)
+        for item in value
     )
 
 
@@ -269,8 +170,8 @@ def _check_not_masked(array: np.ma.MaskedArray) -> None:
 def _check_keys(tree: Any, cause: Exception) -> None:
     """Checks that the keys of each dict can be sorted, as JAX sorts them."""
     if isinstance(tree, list | tuple):
-        for each in tree:
-            _check_keys(each, cause)
+        for item in tree:
+            _check_keys(item, cause)
     if not isinstance(tree, Mapping):
         return
     try:
@@ -281,8 +182,8 @@ def _check_keys(tree: Any, cause: Exception) -> None:
             "The keys of a dict from `input_fn` must have one type. "
             f"Received keys of {', '.join(kinds)}: {list(tree)}. Use strings."
         ) from cause
-    for each in tree.values():
-        _check_keys(each, cause)
+    for item in tree.values():
+        _check_keys(item, cause)
 
 
 def pad(tree: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
@@ -303,7 +204,7 @@ def pad(tree: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
 class Hosted:
     """The tensors of one batch, by name, that the host has computed for a step.
 
-    They take the place of the user's features and labels. To JAX, they are a pytree of
+    They replace the user's features and labels. To JAX, they are a pytree of
     the tensors. A program may have several parts that compute them, such as one for
     each batch size.
     """

@@ -128,7 +128,7 @@ class SourceReader:
 
     def batch(self, item: Any) -> Batch:
         """Returns an item as a batch, or as stacked batches."""
-        return Batch.of(item, self._pair_of)
+        return Batch.from_value(item, self._pair_of)
 
     def uncount(self, batches: int) -> None:
         """Subtracts skipped batches of the last item from the count."""
@@ -157,7 +157,7 @@ class SourceReader:
 
 def _check_list(value: list[Any]) -> None:
     """Raises an error if a list is not a pair, or looks like two batches."""
-    kinds = {_keys_of_batch(each) for each in value}
+    kinds = {_keys_of_batch(item) for item in value}
     are_batches = len(kinds) == 1 and None not in kinds
     if len(value) != 2 or are_batches:
         looks = ", whose items look like batches" if are_batches else ""

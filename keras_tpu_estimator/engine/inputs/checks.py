@@ -14,11 +14,11 @@ from keras_tpu_estimator.base.common.shown import shown, some
 from keras_tpu_estimator.engine.inputs.batch import (
     Batch,
     Hosted,
-    StackedSteps,
     tensors_of,
     unbatched_by_host,
 )
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"
@@ -175,7 +175,6 @@ class BatchCheck:
         An empty batch is not checked, because it often has another shape and dtype.
         """
         if self._is_padded or not self._has_no_example(batch):
-            self._empty = 0
             return False
         self._empty += 1
         if self._empty == _MOST_EMPTY:
@@ -187,7 +186,7 @@ class BatchCheck:
         return True
 
     def _has_no_example(self, batch: Batch) -> bool:
-        leaves = jax.tree.leaves((batch.features, batch.labels))
+        leaves = jax.tree.leaves(batch.tensors)
         if all(leaf.shape[:1] != (0,) for leaf in leaves):
             return False
         shared = self._finder.shared_in(batch) if self._finder else ()
@@ -195,11 +194,17 @@ class BatchCheck:
             leaf.shape[:1] == (0,) for name, leaf in batch.leaves if name not in shared
         )
 
-    def __call__(self, batch: Batch, step: int) -> Collection[str]:
-        """Checks batches with new signatures, and returns the shared tensors' names."""
+    def __call__(self, batch: Batch, step: int) -> Collection[str] | None:
+        """Checks a batch, and returns the names of its shared tensors.
+
+        It returns `None` for a batch to skip. Only a new signature takes long.
+        """
         signature = batch.signature
         if signature not in self._passed:
+            if self.is_empty(batch):
+                return None
             self._passed[signature] = self._check(batch, step)
+        self._empty = 0
         shared, size = self._passed[signature]
         if self._smaller is not None:
             raise ValueError(
@@ -230,8 +235,9 @@ class BatchCheck:
         marked = batch.sharing(shared)
         check_tensors(batch, shared)
         if self._expected is None:
-            self._expected = Expected.of(batch)
-        self._expected.check(batch, step)
+            self._expected = Expected.from_batch(batch)
+        else:
+            self._expected.check(batch, step)
         check_size(marked, self._limit)
         self._shapes.note(marked, step)
         return shared, marked.size
@@ -246,12 +252,13 @@ class Expected:
     dtypes: dict[str, np.dtype]
 
     @classmethod
-    def of(cls, first: Batch) -> "Expected":
+    def from_batch(cls, first: Batch) -> "Expected":
         """Returns the structure, ranks and dtypes of the first batch."""
+        leaves = first.leaves
         return cls(
             _structure(first),
-            {name: leaf.shape for name, leaf in first.leaves},
-            {name: leaf.dtype for name, leaf in first.leaves},
+            {name: leaf.shape for name, leaf in leaves},
+            {name: leaf.dtype for name, leaf in leaves},
         )
 
     def check(self, batch: Batch, step: int) -> None:
@@ -318,12 +325,12 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
             )
 
 
-def check_range(stacked: StackedSteps) -> None:
+def check_range(stack: Stack) -> None:
     """Checks that numbers fit the 32 bits of devices."""
-    leaves = jax.tree.leaves((stacked.features, stacked.labels))
+    leaves = jax.tree.leaves(stack.tensors)
     if all(jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype for a in leaves):
         return
-    for name, leaf in stacked.leaves:
+    for name, leaf in stack.leaves:
         steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
         check_array(name, steps)
 

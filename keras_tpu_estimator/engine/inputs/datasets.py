@@ -40,7 +40,7 @@ class Dataset(BatchSource):
 
     def check(self, plan: InputPlan) -> None:
         """Checks that calls are not per core, and that tensors are dense."""
-        if plan.way == InputPipelineConfig.PER_SHARD_V1:
+        if plan.pipeline_config == InputPipelineConfig.PER_SHARD_V1:
             raise TypeError(
                 "With PER_SHARD_V1 input_fn must return tensors for one "
                 "core, not a Dataset. Received: "
@@ -127,8 +127,8 @@ def _step_bytes(dataset: Any, size: int | None) -> int:
     # A list has numbers, also after `tf.disable_v2_tensorshape()`.
     shapes = [spec.shape.as_list() for spec in specs]
     return sum(
-        math.prod(shape) * (own or size or _ANY_SIZE) * spec.dtype.size
-        for spec, (own, *shape) in zip(specs, shapes, strict=True)
+        math.prod(shape) * (rows or size or _ANY_SIZE) * spec.dtype.size
+        for spec, (rows, *shape) in zip(specs, shapes, strict=True)
     )
 
 
@@ -187,7 +187,7 @@ _PATIENCE_SECS = 1.0
 _MAXIMUM_SECS = 60.0
 _IDLE_SHARE = 0.02
 _released: set[threading.Thread] = set()
-_left: set[threading.Thread] = set()
+_abandoned: set[threading.Thread] = set()
 
 
 def release(function: Callable[[], object]) -> None:
@@ -209,7 +209,7 @@ def release(function: Callable[[], object]) -> None:
 def leave(thread: threading.Thread) -> None:
     """Lets Python exit while a thread is in TensorFlow."""
     _end_at_exit()
-    _left.add(thread)
+    _abandoned.add(thread)
 
 
 def end_threads() -> None:
@@ -221,7 +221,7 @@ def end_threads() -> None:
     for thread in list(_released):
         if not _ends(thread, until):
             break
-    if any(thread.is_alive() for thread in _released | _left):
+    if any(thread.is_alive() for thread in _released | _abandoned):
         block_returning_threads()
 
 
@@ -260,12 +260,12 @@ def in_dense_tensors(dataset: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
     """
     nest = sys.modules["tensorflow"].nest
     spec = dataset.element_spec
-    if not any(_has_value(each, missing) for each in nest.flatten(spec)):
+    if not any(_has_value(leaf, missing) for leaf in nest.flatten(spec)):
         return dataset
 
     def converted(*element: Any) -> Any:
-        whole = element if isinstance(spec, tuple) else element[0]
-        return nest.map_structure(lambda each: dense(each, missing), whole)
+        tree = element if isinstance(spec, tuple) else element[0]
+        return nest.map_structure(lambda leaf: dense(leaf, missing), tree)
 
     return dataset.map(converted)
 
@@ -277,9 +277,9 @@ def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
     sparse = sys.modules["tensorflow"].sparse
     value = missing[_kind(tensor)]
     # The user's code or a client may have any order of indices.
-    made = sparse.to_dense(sparse.reorder(tensor), value)
-    made.set_shape(tensor.shape)
-    return made
+    dense_tensor = sparse.to_dense(sparse.reorder(tensor), value)
+    dense_tensor.set_shape(tensor.shape)
+    return dense_tensor
 
 
 def _has_value(sparse: Any, missing: Mapping[str, int]) -> bool:

@@ -58,8 +58,8 @@ class DeviceAssignment:
         Raises:
             IndexError: The replica or device does not exist.
         """
-        found = self.core_assignment[replica, logical_core]
-        return tuple(int(each) for each in found)
+        coordinates = self.core_assignment[replica, logical_core]
+        return tuple(int(coordinate) for coordinate in coordinates)
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
         """Returns the replicas whose device of this number is on a host.
@@ -67,39 +67,39 @@ class DeviceAssignment:
         Raises:
             ValueError: No replica has one there.
         """
-        found = [
+        replicas = [
             replica
             for replica in range(self.num_replicas)
             if logical_core < self.num_cores_per_replica
-            and self._place(replica, logical_core)[0] == task_id
+            and self._position(replica, logical_core)[0] == task_id
         ]
-        if not found:
+        if not replicas:
             raise ValueError(
                 "A host must have a device of this number of some replica. "
                 f"Received: task_id={task_id}, logical_core={logical_core}, "
                 f"with {self.topology}. Pass smaller numbers."
             )
-        return found
+        return replicas
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
         """Returns the number of a device on its host."""
-        return self._place(replica, logical_core)[1]
+        return self._position(replica, logical_core)[1]
 
     def host_device(
         self, replica: int = 0, logical_core: int = 0, job: str | None = None
     ) -> str:
         """Returns the name of the CPU of a device's host."""
-        host, _ = self._place(replica, logical_core)
+        host, _ = self._position(replica, logical_core)
         return f"{_job(job)}/task:{host}/device:CPU:0"
 
     def tpu_device(
         self, replica: int = 0, logical_core: int = 0, job: str | None = None
     ) -> str:
         """Returns the name of a device."""
-        host, ordinal = self._place(replica, logical_core)
+        host, ordinal = self._position(replica, logical_core)
         return f"{_job(job)}/task:{host}/device:TPU:{ordinal}"
 
-    def _place(self, replica: int, logical_core: int) -> tuple[int, int]:
+    def _position(self, replica: int, logical_core: int) -> tuple[int, int]:
         """Returns the host of a device, and its number there."""
         (number,) = self.coordinates(replica, logical_core)
         topology = self.topology
@@ -216,24 +216,24 @@ PER_CORE = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2)
 class InputPlan:
     """The calls of `input_fn` that this host makes for a mode.
 
-    Each call has `batches_per_call` batches in one step. `way` is `None` for one core,
-    and `topology` is `None` if `params` has no `context`.
+    Each call has `batches_per_call` batches in one step. `pipeline_config` is `None`
+    for one core, and `topology` is `None` if `params` has no `context`.
     """
 
     calls: tuple[Deployment, ...]
     batches_per_call: int = 1
-    way: InputPipelineConfig | None = None
+    pipeline_config: InputPipelineConfig | None = None
     topology: Topology | None = None
 
     @property
     def is_split(self) -> bool:
         """Whether a batch is split over the cores."""
-        return self.way in _SPLIT
+        return self.pipeline_config in _SPLIT
 
     @property
     def is_per_core(self) -> bool:
         """Whether a step has a separate batch for each core."""
-        return self.way in PER_CORE
+        return self.pipeline_config in PER_CORE
 
     @property
     def is_replicated(self) -> bool:
@@ -261,31 +261,31 @@ def undivided(batch_size: int | None) -> InputPlan:
 
 
 def input_plan(
-    mode: str, way: InputPipelineConfig, topology: Topology, batch_size: int
+    mode: str, pipeline_config: InputPipelineConfig, topology: Topology, batch_size: int
 ) -> InputPlan:
     """Returns the plan of calls for several cores, which share the batch of a step."""
-    way = way_in(mode, way)
+    pipeline_config = config_in(mode, pipeline_config)
     replicas, hosts = topology.num_replicas, topology.num_readers
     per_host, host = topology.replicas_per_host, topology.reader_index
     calls: tuple[Deployment, ...]
     calls = (Deployment(host, hosts, per_host, batch_size // hosts),)
     batches_per_call = 1
-    if way == InputPipelineConfig.PER_SHARD_V1:
+    if pipeline_config == InputPipelineConfig.PER_SHARD_V1:
         calls = tuple(
             Deployment(host * per_host + i, replicas, 1, batch_size // replicas)
             for i in range(per_host)
         )
-    elif way == InputPipelineConfig.PER_HOST_V2:
+    elif pipeline_config == InputPipelineConfig.PER_HOST_V2:
         calls = (Deployment(host, hosts, per_host, batch_size // replicas),)
         batches_per_call = per_host
-    elif way in (InputPipelineConfig.BROADCAST, InputPipelineConfig.SLICED):
+    elif pipeline_config in (InputPipelineConfig.BROADCAST, InputPipelineConfig.SLICED):
         calls = (Deployment(0, 1, replicas, batch_size),)
-    return InputPlan(calls, batches_per_call, way, topology)
+    return InputPlan(calls, batches_per_call, pipeline_config, topology)
 
 
-def way_in(mode: str, way: InputPipelineConfig) -> InputPipelineConfig:
+def config_in(mode: str, pipeline_config: InputPipelineConfig) -> InputPipelineConfig:
     """Returns the input configuration of a mode: PER_SHARD_V1 only trains."""
-    is_per_shard = way == InputPipelineConfig.PER_SHARD_V1
+    is_per_shard = pipeline_config == InputPipelineConfig.PER_SHARD_V1
     if is_per_shard and mode != ModeKeys.TRAIN:
         return InputPipelineConfig.PER_HOST_V1
-    return way
+    return pipeline_config

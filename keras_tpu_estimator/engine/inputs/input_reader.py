@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 from keras_tpu_estimator.base.common.types import InputFn
-from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource, SourceReader
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import Deployment, InputPlan
@@ -21,6 +21,7 @@ from keras_tpu_estimator.engine.inputs.request import InputRequest, call_input_f
 from keras_tpu_estimator.engine.inputs.stacking import (
     Buffers,
     Stack,
+    StackBuilder,
     Stacker,
     even_share,
 )
@@ -60,7 +61,9 @@ class InputReader:
         self._stacked = sources[0].stacked
         self.is_single = all(source.is_single for source in sources)
         self._readers = [SourceReader(source, request.pair_of) for source in sources]
-        self.steps = Stacker(self._pieces(sources), request.stack_size, request.room)
+        self.steps = Stacker(
+            self._pieces(sources), request.stack_size, request.capacity
+        )
 
     def restore(self) -> None:
         """Sets the state of the restore point, or raises if it does not fit."""
@@ -87,7 +90,7 @@ class InputReader:
         for reader in self._readers:
             reader.close()
 
-    def _pieces(self, sources: Sequence[BatchSource]) -> Iterator[StackedSteps]:
+    def _pieces(self, sources: Sequence[BatchSource]) -> Iterator[Stack]:
         """Yields the steps of all calls, stacked by the fastest means."""
         request = self._request
         if self._stacked:
@@ -103,7 +106,7 @@ class InputReader:
             for source in sources:
                 source.check_repeated()
             return _repeated(batches, request)
-        return (batch.repeated(1, may_stay) for batch in batches)
+        return (Stack.from_batch(batch, 1, may_stay) for batch in batches)
 
 
 def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
@@ -132,54 +135,56 @@ def _checked(reader: SourceReader, request: InputRequest) -> Iterator[Batch]:
     check = request.check()
     step = 0
     for item in reader:
-        moved = request.axes.to_front(reader.batch(item))
-        if check.is_empty(moved):
+        batch = reader.batch(item)
+        if request.axes.axes is not None:
+            batch = request.axes.to_front(batch)
+        shared = check(batch, step)
+        if shared is None:
             reader.uncount(1)
             continue
-        yield moved.sharing(check(moved, step))
+        yield batch.sharing(shared) if shared else batch
         step += 1
 
 
-def _repeated(
-    batches: Iterator[Batch], request: InputRequest
-) -> Iterator[StackedSteps]:
+def _repeated(batches: Iterator[Batch], request: InputRequest) -> Iterator[Stack]:
     """Yields the single batch forever, stacked once."""
     for batch in batches:
-        one = batch.repeated(1)
+        one = Stack.from_batch(batch)
         size = one.step_bytes, request.stack_size
         steps = even_share(request.chunk, *size)
-        stack = Stack(Buffers(), one, steps, even_share(request.room, *size))
-        stack.add(batch.repeated(steps))
-        yield from itertools.repeat(stack.stacked())
+        capacity = even_share(request.capacity, *size)
+        builder = StackBuilder(Buffers(), one, steps, capacity)
+        builder.add(Stack.from_batch(batch, steps))
+        yield from itertools.repeat(builder.built())
 
 
 def _combined(
     parts: list[Iterator[Batch]], plan: InputPlan, may_stay: bool
 ) -> Iterator[Batch]:
     """Yields one batch for each step, from the batches of several calls."""
-    each = plan.batches_per_call
-    if not may_stay and each > 1:
+    per_call = plan.batches_per_call
+    if not may_stay and per_call > 1:
         parts = [map(Batch.copied, part) for part in parts]
     while True:
-        taken = [
-            (batch.features, batch.labels)
+        batches = [
+            batch.tensors
             for part in parts
-            for batch in itertools.islice(part, each)
+            for batch in itertools.islice(part, per_call)
         ]
-        if not taken:
+        if not batches:
             return
-        yield Batch(*joined_of_cores(taken, cores=each * len(parts)))
+        yield Batch(*joined_of_cores(batches, cores=per_call * len(parts)))
 
 
-def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSteps]:
+def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[Stack]:
     """Yields the batches in items of a `StackedDataset`, checked in their order."""
-    done = 0
+    steps = 0
     for chunk in chunks:
         batches = []
         for tree in _of_one_size(chunk):
             batch = chunks.batch(tree)
             # TensorFlow does not change its tensors.
-            stacked = StackedSteps(batch.features, batch.labels, may_stay=True)
+            stacked = Stack(batch.features, batch.labels, may_stay=True)
             if check.is_empty(stacked.step(0)):
                 chunks.uncount(stacked.steps)
             else:
@@ -187,8 +192,8 @@ def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSt
         for stacked in batches:
             # Two batches of one size represent all of them.
             for index in range(min(stacked.steps, 2)):
-                shared = check(stacked.step(index), done + index)
-            done += stacked.steps
+                shared = check(stacked.step(index), steps + index) or ()
+            steps += stacked.steps
             yield stacked.sharing(shared)
 
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -78,17 +79,17 @@ class InputShapes:
                 self._changes(self._seen),
             )
 
-    def _changes(self, seen: list[_Shapes]) -> str:
+    def _changes(self, known_shapes: list[_Shapes]) -> str:
         """Returns the shapes of the tensors whose shapes differ, as a text."""
         by_name: dict[str, dict[_Shape, None]] = {}
-        for shapes in seen:
+        for shapes in known_shapes:
             for name, shape in shapes.items():
                 by_name.setdefault(name, {})[shape] = None
         return some(
             [
-                f"{name} has the shapes {some([_shown(s) for s in own], 4)}"
-                for name, own in by_name.items()
-                if len(own) > 1
+                f"{name} has the shapes {some([_shown(s) for s in tensor_shapes], 4)}"
+                for name, tensor_shapes in by_name.items()
+                if len(tensor_shapes) > 1
             ],
             separator="; ",
         )
@@ -111,11 +112,11 @@ class ElementSpec:
     facts: Mapping[str, str]
 
     @classmethod
-    def of(cls, stacked: StackedSteps) -> Self:
-        """Returns the spec of stacked steps."""
-        leaves = named_leaves(stacked.features, stacked.labels)
+    def from_stack(cls, stack: Stack) -> Self:
+        """Returns the spec of the steps of a stack."""
+        leaves = named_leaves(*stack.tensors)
         facts = {name: _described(leaf) for name, leaf in leaves}
-        structure = jax.tree.structure((stacked.features, stacked.labels))
+        structure = jax.tree.structure(stack.tensors)
         return cls(facts | {_STRUCTURE: str(structure)})
 
     @functools.cached_property
@@ -126,11 +127,11 @@ class ElementSpec:
 
 def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
     """Returns the error for different specs, given each host's facts or `None`."""
-    names = dict.fromkeys(name for each in facts for name in each or ())
+    names = dict.fromkeys(name for spec in facts for name in spec or ())
     unlike = [
         name
         for name in names
-        if len({each.get(name) for each in facts if each is not None}) > 1
+        if len({spec.get(name) for spec in facts if spec is not None}) > 1
     ]
     # The structure repeats the names.
     named = [name for name in unlike if name != _STRUCTURE] or unlike
@@ -138,9 +139,9 @@ def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
         [
             f"For {name}, "
             + "; ".join(
-                f"host {host} has {each.get(name, 'nothing')}"
-                for host, each in enumerate(facts)
-                if each is not None
+                f"host {host} has {spec.get(name, 'nothing')}"
+                for host, spec in enumerate(facts)
+                if spec is not None
             )
             for name in named
         ],
@@ -234,11 +235,11 @@ def partitioned(
     `dims` is the value of `TPUConfig.input_partition_dims`. `cut` shards a tensor,
     given the number of shards of each dimension.
     """
-    of_features, *rest = dims
+    of_features, *other_dims = dims
     shared = _split("features", of_features, cores, cut, features)
-    if not rest or rest[0] is None or labels is None:
+    if not other_dims or other_dims[0] is None or labels is None:
         return shared, labels
-    return shared, _split("labels", rest[0], cores, cut, labels)
+    return shared, _split("labels", other_dims[0], cores, cut, labels)
 
 
 def _split(name: str, dims: PyTree, cores: int, cut: Cut, tree: PyTree) -> PyTree:
@@ -272,7 +273,7 @@ def _check(name: str, leaf: Any, count: Any, cores: int) -> None:
     if (
         not isinstance(count, list | tuple)
         or is_unbatched(leaf)
-        or not all(isinstance(each, int) and each >= 1 for each in count)
+        or not all(isinstance(size, int) and size >= 1 for size in count)
     ):
         raise ValueError(
             "`input_partition_dims` must be None for a replicated tensor, or a "

@@ -149,7 +149,7 @@ def from_bytes(data: bytes, structure: Any = None) -> PyTree:
         leaves.append(leaf)
         start += leaf.nbytes
     if head["nest"] is not None:
-        structure = jax.tree.structure(_made(head["nest"]))
+        structure = jax.tree.structure(_structured(head["nest"]))
     if structure is None:
         raise ValueError(
             "A host without batches must know the structure of other hosts' "
@@ -189,17 +189,17 @@ def _description(node: Any) -> Any:
     raise TypeError(f"JSON does not support {kind}.")
 
 
-def _made(description: Any) -> Any:
+def _structured(description: Any) -> Any:
     """Returns a pytree with the described structure."""
     if description in ([], _LEAF):
         return None if description == [] else _LEAF
     kind, *parts = description
     if kind == "dict":
-        return {key: _made(part) for key, part in parts[0].items()}
-    made = [_made(part) for part in parts]
+        return {key: _structured(part) for key, part in parts[0].items()}
+    values = [_structured(part) for part in parts]
     if kind == "shared":
-        return Unbatched(*made)
-    return tuple(made) if kind == "tuple" else made
+        return Unbatched(*values)
+    return tuple(values) if kind == "tuple" else values
 
 
 def write_archive(

@@ -11,7 +11,6 @@ from typing import Generic, Self, TypeVar
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs import datasets
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
 from keras_tpu_estimator.engine.inputs.position import (
@@ -21,7 +20,7 @@ from keras_tpu_estimator.engine.inputs.position import (
     StepRecipe,
 )
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.stacking import Stack, even_share
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -51,7 +50,7 @@ class Pipeline:
         self._input_fn = input_fn
         self._request = request
         self._is_kept = is_kept
-        self._recipe = StepRecipe.of(request.plan)
+        self._recipe = StepRecipe.from_plan(request.plan)
         self._step = 0
         # The steps of earlier runs, known after the first batch.
         self._before = 0
@@ -86,12 +85,12 @@ class Pipeline:
         """Whether the input is a single batch of arrays."""
         return self._reader.is_single
 
-    def peek(self) -> StackedSteps | None:
+    def peek(self) -> Stack | None:
         """Returns the first steps if steps must be skipped, or else `None`."""
         with self._with_notes():
             return self._begin()
 
-    def take(self, steps: int) -> StackedSteps | None:
+    def take(self, steps: int) -> Stack | None:
         """Returns up to `steps` steps of equal shapes, or `None` at the end."""
         with self._with_notes():
             if self._start is not None:
@@ -100,20 +99,20 @@ class Pipeline:
             if self._step:
                 # Other threads wait for the first batch.
                 self._restore_points.add(self._reader.restore_point)
-            stacked = self._reader.steps.take(steps)
-            if stacked is not None:
-                check_range(stacked)
-        self._step += 0 if stacked is None else stacked.steps
-        return stacked
+            stack = self._reader.steps.take(steps)
+            if stack is not None:
+                check_range(stack)
+        self._step += 0 if stack is None else stack.steps
+        return stack
 
-    def keep_together(self, like: StackedSteps, steps: int) -> None:
+    def keep_together(self, like: Stack, steps: int) -> None:
         """Stores steps that are taken one by one in stacks, as `Stacker` does."""
         self._reader.steps.keep_together(like, steps)
 
-    def room(self, like: StackedSteps) -> int:
+    def capacity(self, like: Stack) -> int:
         """Returns the number of such steps that a device program has room for."""
         request = self._request
-        return even_share(request.room, like.step_bytes, request.stack_size)
+        return even_share(request.capacity, like.step_bytes, request.stack_size)
 
     def position(self, steps: int) -> Position:
         """Returns the position after that many of this pipeline's steps were used."""
@@ -170,7 +169,7 @@ class Pipeline:
         self._reader.close()
         self._open(RestorePoint())
 
-    def _begin(self) -> StackedSteps | None:
+    def _begin(self) -> Stack | None:
         """Restores the state, and returns the first of the steps to skip."""
         if self._start is None:
             return None
@@ -307,11 +306,11 @@ class Infeed(Generic[T]):
         return bool(self._ready)
 
     def take_ready(
-        self, is_wanted: Callable[[T], bool] = lambda item: True
+        self, is_requested: Callable[[T], bool] = lambda item: True
     ) -> T | None:
-        """Returns the next item if it is ready and wanted, or else `None`."""
+        """Returns the next item if it is ready and requested, or else `None`."""
         with self._changed:
-            if not self._ready or not is_wanted(self._ready[0]):
+            if not self._ready or not is_requested(self._ready[0]):
                 return None
             self._changed.notify_all()
             item = self._ready.popleft()

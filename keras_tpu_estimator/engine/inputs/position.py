@@ -53,7 +53,7 @@ class StepRecipe:
     call_size: int | None
 
     @classmethod
-    def of(cls, plan: InputPlan) -> "StepRecipe":
+    def from_plan(cls, plan: InputPlan) -> "StepRecipe":
         """Returns the composition of the steps of a plan."""
         calls, size = plan.calls[0].total, plan.calls[0].batch_size
         parts = plan.batches_per_call * calls
@@ -142,17 +142,17 @@ class RestorePoints:
         if start < self._not_before:
             return
         self._is_wanted = False
-        made = _made(make)
-        self._is_possible = made is not None and self._may_be_saved(made)
-        made = made if self._is_possible else None
-        if made is not None and made.steps > self._points[-1].steps:
-            self._points.append(made)
+        point = _point_of(make)
+        self._is_possible = point is not None and self._may_be_saved(point)
+        point = point if self._is_possible else None
+        if point is not None and point.steps > self._points[-1].steps:
+            self._points.append(point)
         end = self._clock()
         self._not_before = end + _SHARE * (end - start)
 
-    def _may_be_saved(self, made: RestorePoint) -> bool:
+    def _may_be_saved(self, point: RestorePoint) -> bool:
         """Returns whether a restore point may be saved. A large one is logged."""
-        size = 0 if made.states is None else made.states.size
+        size = 0 if point.states is None else point.states.size
         if self._max_bytes is not None and size > self._max_bytes:
             _logger.warning(
                 "The iterator state takes %d MiB, more than "
@@ -176,7 +176,7 @@ class RestorePoints:
         return True
 
 
-def _made(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
+def _point_of(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
     try:
         return make()
     except Exception as error:  # The user's code, or TensorFlow.

@@ -93,7 +93,7 @@ class InputRequest:
         config: The run configuration, for an `input_fn` with this argument.
         repeat: Whether a source of one batch repeats forever.
         chunk: The number of steps to read at once.
-        room: The number of steps that a device program has room for, if they
+        capacity: The number of steps that a device program has room for, if they
             are small.
         checks_size: Whether batches must have the requested size.
         state_max_bytes: The maximum number of bytes of a saved iterator state.
@@ -109,7 +109,7 @@ class InputRequest:
     axes: BatchAxes = BatchAxes()
     repeat: bool = True
     chunk: int = 1
-    room: int = 1
+    capacity: int = 1
     checks_size: bool = True
     stack_size: StackSize = StackSize()
     state_max_bytes: int | None = None

@@ -1,19 +1,21 @@
-"""Stacks of steps, of any number, in reused memory."""
+"""Stacks: the batches of several steps in one array, mostly in reused memory."""
 
 import collections
 import contextlib
 import dataclasses
 import math
+import operator
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.common.types import Features
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.engine.inputs.batch import Batch, Tensors
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 
 # Programs on a CPU read arrays with this alignment in place.
 _ALIGNMENT = 64
@@ -28,21 +30,113 @@ _MOST_SMALL = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
+class Stack(Tensors):
+    """The batches of several steps, of equal shapes, in one array for each tensor.
+
+    A loop runs a stack in one device program. The arrays have the shape `[steps, batch,
+    ...]`, and `Unbatched` ones `[steps, ...]`.
+
+    Attributes:
+        may_stay: Whether the arrays will not change.
+        memory: Features and labels with room for more steps, which contain these;
+            or `None`.
+        first_row: The index of the first of these steps in `memory`.
+        is_part: Whether each host has another part of the steps.
+        part_sizes: The number of examples of each host if parts are padded to one
+            size. Defaults to none.
+    """
+
+    may_stay: bool = False
+    memory: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
+    first_row: int = 0
+    is_part: bool = False
+    part_sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def from_batch(cls, batch: Batch, steps: int = 1, may_stay: bool = False) -> Self:
+        """Returns a batch repeated without a copy, whose arrays `may_stay`."""
+
+        def repeated(leaf: np.ndarray) -> np.ndarray:
+            if steps == 1:
+                return leaf[None]
+            return np.broadcast_to(leaf, (steps, *leaf.shape))
+
+        features, labels = jax.tree.map(repeated, batch.tensors)
+        return cls(features, labels, may_stay)
+
+    @classmethod
+    def joined(cls, stacks: Sequence["Stack"]) -> Self:
+        """Concatenates stacks."""
+        tensors = [stack.tensors for stack in stacks]
+        return cls(*jax.tree.map(lambda *arrays: np.concatenate(arrays), *tensors))
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return len(jax.tree.leaves(self.features)[0])
+
+    @property
+    def examples(self) -> int:
+        """The number of examples in one step."""
+        return batch_size(self.tensors, axis=1)
+
+    @property
+    def shapes(self) -> Any:
+        """A key that is equal for steps that can be stacked together."""
+        leaves, structure = jax.tree.flatten(self.tensors)
+        return structure, *[leaf.shape[1:] for leaf in leaves]
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of one step."""
+        return sum([leaf[0].nbytes for leaf in jax.tree.leaves(self.tensors)])
+
+    def step(self, index: int) -> Batch:
+        """Returns one of the steps."""
+        return Batch(*jax.tree.map(operator.itemgetter(index), self.tensors))
+
+    def split(self, steps: int) -> tuple["Stack", "Stack"]:
+        """Returns the first `steps` steps, and the others."""
+        first = self._rows(slice(steps), self.memory or self.tensors)
+        return first, self._rows(slice(steps, None), None)
+
+    def padded_to(self, steps: int) -> PyTree:
+        """Returns features and labels padded to a number of steps with any values."""
+        if self.steps == steps:
+            return self.tensors
+        if self.memory and len(jax.tree.leaves(self.memory)[0]) >= steps:
+            return jax.tree.map(lambda a: a[:steps], self.memory)
+
+        def padded(leaf: np.ndarray) -> np.ndarray:
+            longer = np.zeros((steps, *leaf.shape[1:]), leaf.dtype)
+            longer[: self.steps] = leaf
+            return longer
+
+        return jax.tree.map(padded, self.tensors)
+
+    def _rows(self, rows: slice, memory: tuple[Features, Labels] | None) -> "Stack":
+        features, labels = jax.tree.map(operator.itemgetter(rows), self.tensors)
+        return dataclasses.replace(
+            self, features=features, labels=labels, memory=memory, first_row=0
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class StackSize:
     """The size of stacks of steps.
 
-    `wanted` is the number of bytes of a stack of small steps. `most` is the maximum
-    number of bytes of eight steps, by default `wanted`; larger steps are not stacked.
+    `target` is the number of bytes of a stack of small steps. `most` is the maximum
+    number of bytes of eight steps, by default `target`; larger steps are not stacked.
     """
 
-    wanted: float = math.inf
+    target: float = math.inf
     most: float | None = None
 
     def steps(self, step_bytes: int) -> float:
         """Returns the maximum number of steps of a size in a stack."""
         size = max(step_bytes, 1)
-        most = self.wanted if self.most is None else self.most
-        return 1 if most / size < _FEW else max(self.wanted / size, _FEW)
+        most = self.target if self.most is None else self.most
+        return 1 if most / size < _FEW else max(self.target / size, _FEW)
 
 
 class Buffers:
@@ -89,12 +183,12 @@ class _FreeMemory:
             while self._returned:
                 free.append(self._returned.popleft())
             # The newest may be in a cache.
-            places = reversed(range(len(free)))
-            index = next((n for n in places if free[n].nbytes == size), None)
+            newest_first = reversed(range(len(free)))
+            index = next((n for n in newest_first if free[n].nbytes == size), None)
             if index is not None:
                 return free.pop(index)
             # Memory of other sizes may never be used again.
-            while sum(each.nbytes for each in free) > self._most:
+            while sum(memory.nbytes for memory in free) > self._most:
                 free.pop(0)
         return np.empty(size, "uint8")
 
@@ -107,147 +201,142 @@ class _FreeMemory:
 _small = _FreeMemory(_MOST_SMALL)
 
 
-class Stack:
-    """Copies of steps of equal shapes in one array for each tensor.
+class StackBuilder:
+    """Memory for a stack, into which steps of equal shapes are copied.
 
-    `room` is the number of steps to allocate memory for, and defaults to `steps`.
+    `capacity` is the number of steps to allocate memory for, and defaults to `steps`.
     """
 
-    def __init__(
-        self,
-        buffers: Buffers,
-        like: StackedSteps,
-        steps: int,
-        room: int = 0,
-    ):
-        leaves, self._structure = jax.tree.flatten((like.features, like.labels))
-        rows = max(steps, room)
+    def __init__(self, buffers: Buffers, like: Stack, steps: int, capacity: int = 0):
+        leaves, self._structure = jax.tree.flatten(like.tensors)
+        rows = max(steps, capacity)
         self._leaves = [
             buffers.empty((rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves
         ]
-        self._room = jax.tree.unflatten(self._structure, self._leaves)
+        self._memory = jax.tree.unflatten(self._structure, self._leaves)
         self.steps = 0
 
-    def add(self, stacked: StackedSteps) -> None:
+    def add(self, stack: Stack) -> None:
         """Copies some steps."""
-        start, self.steps = self.steps, self.steps + stacked.steps
-        leaves = jax.tree.leaves((stacked.features, stacked.labels))
-        for own, leaf in zip(self._leaves, leaves, strict=True):
-            own[start : self.steps] = leaf
+        start, self.steps = self.steps, self.steps + stack.steps
+        leaves = jax.tree.leaves(stack.tensors)
+        for memory, leaf in zip(self._leaves, leaves, strict=True):
+            memory[start : self.steps] = leaf
 
     @property
     def is_full(self) -> bool:
         """Whether there is no memory for more steps."""
         return self.steps == len(self._leaves[0])
 
-    def added(self, stacked: StackedSteps) -> StackedSteps:
-        """Copies some steps, and returns the copy, with its place in the room."""
-        place = self.steps
-        self.add(stacked)
-        leaves = [leaf[place : self.steps] for leaf in self._leaves]
-        features, labels = jax.tree.unflatten(self._structure, leaves)
-        return StackedSteps(features, labels, True, self._room, place)
+    def added(self, stack: Stack) -> Stack:
+        """Copies some steps, and returns the copy, with its rows in the memory."""
+        first_row = self.steps
+        self.add(stack)
+        return self._rows(first_row)
 
-    def clear_rest(self) -> None:
+    def clear_unused(self) -> None:
         """Clears old values, about which a conversion to float32 would warn."""
         for leaf in self._leaves:
             if leaf.dtype == np.float64:
                 leaf[self.steps :] = 0
 
-    def stacked(self) -> StackedSteps:
+    def built(self) -> Stack:
         """Returns the copied steps."""
-        self.clear_rest()
-        leaves = [leaf[: self.steps] for leaf in self._leaves]
+        self.clear_unused()
+        return self._rows(0)
+
+    def _rows(self, first: int) -> Stack:
+        leaves = [leaf[first : self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        return StackedSteps(features, labels, may_stay=True, room=self._room)
+        return Stack(features, labels, True, self._memory, first)
 
 
-def form(features: Features) -> Any:
+def shapes_and_dtypes(features: Features) -> Any:
     """Returns a key that is equal for features of one compiled program."""
     leaves, structure = jax.tree.flatten(features)
-    return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+    return structure, *[(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
-def is_ready(stacked: StackedSteps) -> bool:
+def is_ready(stack: Stack) -> bool:
     """Returns whether programs on a CPU can read steps in place."""
-    return stacked.may_stay and all(
+    return stack.may_stay and all(
         leaf.flags.c_contiguous and leaf.ctypes.data % _ALIGNMENT == 0
-        for leaf in jax.tree.leaves((stacked.features, stacked.labels))
+        for leaf in jax.tree.leaves(stack.tensors)
     )
 
 
 class Stacker:
-    """A reader that combines stacked steps into stacks of the requested length.
+    """A reader that combines pieces, which are short stacks, into longer stacks.
 
-    A piece that may not stay is copied before the next one is requested. `room` is the
-    maximum number of steps in a stack, and the number to allocate memory for within
+    A piece that may not stay is copied before the next one is requested. `capacity` is
+    the maximum number of steps in a stack, and the number to allocate memory for within
     `stack_size`.
     """
 
     def __init__(
         self,
-        pieces: Iterator[StackedSteps],
+        pieces: Iterator[Stack],
         stack_size: StackSize,
-        room: int | None = None,
+        capacity: int | None = None,
     ):
         self._pieces = pieces
         self._max_bytes = stack_size
-        self._room = room
+        self._capacity = capacity
         # Pieces that come before the others.
-        self._rest: collections.deque[StackedSteps] = collections.deque()
+        self._put_back: collections.deque[Stack] = collections.deque()
         self._buffers = Buffers()
-        # The form of the steps that are kept together, and the number of them
-        # in a stack.
+        # The shapes and dtypes of steps that are stored in one stack, and the number of
+        # them in a stack.
         self._together: tuple[Any, int] | None = None
-        self._filling: Stack | None = None
+        self._filling: StackBuilder | None = None
 
-    def take(self, steps: int) -> StackedSteps | None:
+    def take(self, steps: int) -> Stack | None:
         """Returns up to `steps` aligned steps of equal shapes, or `None` at the end."""
         piece = self._next()
         if piece is None:
             return None
         if self._together is not None and steps == 1:
             piece = self._at_most(1, piece)
-            if form(piece.features) == self._together[0]:
+            if shapes_and_dtypes(piece.features) == self._together[0]:
                 return self._filled(piece, self._together[1])
         size = piece.step_bytes, self._max_bytes
-        steps = room = even_share(steps, *size)
-        if self._room is not None:
-            room = even_share(self._room, *size)
-            steps = min(steps, room)
+        steps = capacity = even_share(steps, *size)
+        if self._capacity is not None:
+            capacity = even_share(self._capacity, *size)
+            steps = min(steps, capacity)
         shapes = piece.shapes
         piece = self._at_most(steps, piece)
         if is_ready(piece) and (piece.steps == steps or not self._has_more(shapes)):
             return piece
-        stack = Stack(self._buffers, piece, steps, room)
-        stack.add(piece)
-        while stack.steps < steps and self._has_more(shapes):
+        builder = StackBuilder(self._buffers, piece, steps, capacity)
+        builder.add(piece)
+        while builder.steps < steps and self._has_more(shapes):
             following = self._next()
             if following is not None:
-                stack.add(self._at_most(steps - stack.steps, following))
-        return stack.stacked()
+                builder.add(self._at_most(steps - builder.steps, following))
+        return builder.built()
 
-    def keep_together(self, like: StackedSteps, steps: int) -> None:
+    def keep_together(self, like: Stack, steps: int) -> None:
         """Stores steps that are taken one by one in stacks of `steps`, without labels.
 
         A run of several steps uses them without a copy. Only steps with features as in
         `like` are stored this way.
         """
-        self._together = form(like.features), steps
+        self._together = shapes_and_dtypes(like.features), steps
 
-    def peek(self) -> StackedSteps | None:
+    def peek(self) -> Stack | None:
         """Returns the next piece, of at least one step, without removing it."""
         piece = self._next()
         if piece is not None:
-            self._rest.appendleft(piece)
+            self._put_back.appendleft(piece)
         return piece
 
     def skip(self, steps: int) -> int:
         """Skips up to `steps` steps, and returns the number of skipped ones."""
-        left = steps
-        while left and (piece := self._next()) is not None:
-            left -= self._at_most(left, piece).steps
-        return steps - left
+        unskipped = steps
+        while unskipped and (piece := self._next()) is not None:
+            unskipped -= self._at_most(unskipped, piece).steps
+        return steps - unskipped
 
     def close(self) -> None:
         """Closes the user's generators, unless a thread is inside them."""
@@ -255,14 +344,14 @@ class Stacker:
             with contextlib.suppress(ValueError):
                 self._pieces.close()
         self._pieces = iter(())
-        self._rest.clear()
+        self._put_back.clear()
 
-    def _filled(self, piece: StackedSteps, steps: int) -> StackedSteps:
+    def _filled(self, piece: Stack, steps: int) -> Stack:
         """Copies one step into the stack that is being filled."""
-        piece = StackedSteps(piece.features, None)
+        piece = Stack(piece.features, None)
         if self._filling is None or self._filling.is_full:
-            self._filling = Stack(self._buffers, piece, steps)
-            self._filling.clear_rest()
+            self._filling = StackBuilder(self._buffers, piece, steps)
+            self._filling.clear_unused()
         return self._filling.added(piece)
 
     def _has_more(self, shapes: Any) -> bool:
@@ -272,16 +361,16 @@ class Stacker:
             return False
         return bool(following.shapes == shapes)
 
-    def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
+    def _at_most(self, steps: int, piece: Stack) -> Stack:
         """Returns the first steps of a piece, and puts back the others."""
         if piece.steps > steps:
-            piece, rest = piece.split(steps)
-            self._rest.appendleft(rest)
+            piece, later = piece.split(steps)
+            self._put_back.appendleft(later)
         return piece
 
-    def _next(self) -> StackedSteps | None:
-        if self._rest:
-            return self._rest.popleft()
+    def _next(self) -> Stack | None:
+        if self._put_back:
+            return self._put_back.popleft()
         return next(self._pieces, None)
 
 

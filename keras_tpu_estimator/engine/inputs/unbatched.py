@@ -41,6 +41,14 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     ]
 
 
+def named_arrays(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
+    """Returns all arrays with names such as `features['image']`, without marks."""
+    return [
+        (name, leaf.value if isinstance(leaf, Unbatched) else leaf)
+        for name, leaf in named_leaves(features, labels)
+    ]
+
+
 def map_batched(function: Callable[..., Any], *trees: PyTree) -> PyTree:
     """Maps over tensors with a batch axis. Shared ones come from the first pytree."""
     return jax.tree.map(

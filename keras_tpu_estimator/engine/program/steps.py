@@ -33,10 +33,16 @@ T = TypeVar("T")
 # The feature of PREDICT that marks padding rows.
 IS_PADDING = "is_padding"
 
+# The names of a step's outputs, which front ends return and the device loop, hooks and
+# the host's functions read. In TRAIN and EVAL a step returns its loss, in PREDICT its
+# predictions. Tensors for functions of the host have the name of that function's field
+# in the spec.
+LOSS, PREDICTIONS = "loss", "predictions"
+HOST_CALL, TRAIN_METRICS, EVAL_METRICS = "host_call", "train_metrics", "eval_metrics"
 # The metrics over all steps so far, if the program accumulates them itself.
 METRIC_VALUES = "metric_values"
 # Outputs that are equal on all cores; the others are concatenated.
-SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
+SAME_ON_ALL_CORES = frozenset({LOSS, METRIC_VALUES})
 
 # Outputs that only the last step returns, as it does these metrics: a list of
 # `Collected`, tensors by the names that hooks fetch, and numbers to report.
@@ -312,7 +318,7 @@ class ReadsBatches(Protocol):
         """
 
 
-_METRICS = {ModeKeys.TRAIN: "train_metrics", ModeKeys.EVAL: "eval_metrics"}
+_METRICS = {ModeKeys.TRAIN: TRAIN_METRICS, ModeKeys.EVAL: EVAL_METRICS}
 
 
 def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], PyTree]) -> Outputs:
@@ -326,14 +332,14 @@ def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], PyTree]) -> O
         if isinstance(predictions, Mapping):
             # JAX sorts the keys of a dict.
             predictions = collections.OrderedDict(predictions)
-        outputs = {"predictions": predictions}
+        outputs = {PREDICTIONS: predictions}
     else:
-        outputs = {"loss": spec.loss}
+        outputs = {LOSS: spec.loss}
     metrics = metrics_of(spec, mode)
     if metrics is not None:
         outputs[_METRICS[mode]] = fed(metrics)
     if spec.host_call is not None:
-        outputs["host_call"] = fed(spec.host_call)
+        outputs[HOST_CALL] = fed(spec.host_call)
     return outputs
 
 

@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.tracing.variable_classes import (
     SlotVariable,
     store_value,
@@ -120,17 +119,16 @@ class VariableStore:
         """Adds variables by path, whose initial values are arrays.
 
         A path that already has a variable must have the same shape, and keeps its
-        initial value. Values with 64 bits get 32, as JAX arrays do.
+        initial value. Floats and integers get the dtypes of JAX arrays.
 
         Args:
             arrays: The initial values by path.
             trainable: Whether these are weights, and not state. Defaults to `True`.
 
         Raises:
-            ValueError: An array has another shape than the variable at its path, or
-                integers that do not fit 32 bits.
+            ValueError: An array has another shape than the variable at its path.
         """
-        values = {path: _as_on_devices(path, array) for path, array in arrays.items()}
+        values = {path: np.asarray(array) for path, array in arrays.items()}
         for path, value in values.items():
             shape = tuple(self.variables.get(path, value).shape)
             if shape != value.shape:
@@ -142,7 +140,7 @@ class VariableStore:
             path: without_value(
                 path,
                 shape=value.shape,
-                dtype=value.dtype.name,
+                dtype=jax.dtypes.canonicalize_dtype(value.dtype).name,
                 trainable=trainable,
             )
             for path, value in values.items()
@@ -150,7 +148,7 @@ class VariableStore:
         }
         # Steps donate their arguments, so each call needs new arrays.
         self.add(
-            new, lambda paths, known, shardings: {p: jnp.array(values[p]) for p in new}
+            new, lambda paths, known, places: {p: jnp.array(values[p]) for p in new}
         )
 
     def initial_values(
@@ -219,13 +217,6 @@ class VariableStore:
         """Returns the paths of the variables that a checkpoint may contain."""
         # A callback may have set a learning rate that the code sets as a number.
         return {*self.saved_paths(), *self.constants}
-
-
-def _as_on_devices(path: str, array: npt.ArrayLike) -> np.ndarray:
-    """Returns an initial value in the dtype that devices have for it."""
-    value = np.asarray(array)
-    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-    return np.asarray(as_dtype(value, dtype, f"The initial value of {path!r}"))
 
 
 def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:

@@ -10,7 +10,13 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.capturing import capture_over, enter
-from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step, of_all_cores
+from keras_tpu_estimator.engine.program.steps import (
+    LOSS,
+    NAMED,
+    Outputs,
+    Step,
+    of_all_cores,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.forward_checks import (
     check_can_be_sharded,
@@ -44,8 +50,8 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
         own = fold_seeds(values, seeds, cores, 1)
         own |= gathered_variables(shards, own, forward.assigned)
         outputs, updates = forward(own, features, labels)
-        if "loss" in outputs:
-            outputs["loss"] = cores.mean(outputs["loss"])
+        if LOSS in outputs:
+            outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differ[NAMED])
         shared = synchronize(updates, own, forward.objects, cores, differing)
         return own_of(shards, shared), outputs

@@ -24,6 +24,7 @@ from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.capturing import capture_over, enter
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
+    LOSS,
     NAMED,
     REPORTS,
     Outputs,
@@ -106,7 +107,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
             _reduced(cores, ops, shards, gradients, outputs.pop("carried")),
             scalars,
         )
-        outputs["loss"] = cores.mean(outputs["loss"])
+        outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differing[NAMED])
         objects = forward.last.objects
         shared = synchronize(updates, own, objects, cores, changed)

@@ -16,7 +16,15 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.steps import Outputs, Step
+from keras_tpu_estimator.engine.program.steps import (
+    EVAL_METRICS,
+    LOSS,
+    METRIC_VALUES,
+    PREDICTIONS,
+    TRAIN_METRICS,
+    Outputs,
+    Step,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 
@@ -266,7 +274,7 @@ class ProgramModel(keras.Model):
         values = self._by_path(state)
         changed, outputs = self.program.to_compile(step)(values, features, is_padding)
         _, others = self._as_state(values | changed, len(state))
-        predictions = outputs["predictions"]
+        predictions = outputs[PREDICTIONS]
         if isinstance(predictions, Mapping):
             predictions = dict(predictions)
         return predictions, others
@@ -318,8 +326,8 @@ class ProgramModel(keras.Model):
         values = self._by_path(lists)
         changed, metrics, outputs = self.program.run_step(step, values, metrics, batch)
         new = self._as_state(values | changed, len(lists))
-        logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
-        for name in ("eval_metrics", "train_metrics"):
+        logs = {"loss": outputs[LOSS], **outputs.get(METRIC_VALUES, {})}
+        for name in (EVAL_METRICS, TRAIN_METRICS):
             if name in outputs:
                 logs[FOR_METRIC_FN] = outputs[name]
         return logs, (*new, metrics)

@@ -59,7 +59,7 @@ def adopted(hook: Any) -> Any:
         return CheckpointSaverHook(
             hook._checkpoint_dir,
             checkpoint_basename=os.path.basename(hook._save_path),
-            listeners=[adopted_listener(each) for each in hook._listeners],
+            listeners=[adopted_listener(listener) for listener in hook._listeners],
             saver=retention_of_saver(hook._saver),
             **_interval(hook),
         )
@@ -299,13 +299,15 @@ class TensorFlowSaverHook(TensorFlowHook):
 
     def __init__(self, hook: Any):
         super().__init__(hook)
-        given = [
-            each.listener if isinstance(each, _ListenerOfSaves) else each
-            for each in hook._listeners
+        listeners = [
+            listener.listener if isinstance(listener, _ListenerOfSaves) else listener
+            for listener in hook._listeners
         ]
         # Removes the listeners of an earlier call.
         self._own_listeners = [
-            each for each in given if not isinstance(each, _ListenerForTensorFlow)
+            listener
+            for listener in listeners
+            if not isinstance(listener, _ListenerForTensorFlow)
         ]
 
     def open(self, session: Session) -> None:
@@ -318,9 +320,12 @@ class TensorFlowSaverHook(TensorFlowHook):
 
     def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """As in `CheckpointSaverHook`."""
-        others = [_ListenerForTensorFlow(each, self) for each in listeners]
+        later_listeners = [
+            _ListenerForTensorFlow(listener, self) for listener in listeners
+        ]
         self.hook._listeners = [
-            _ListenerOfSaves(each, self) for each in (*self._own_listeners, *others)
+            _ListenerOfSaves(listener, self)
+            for listener in (*self._own_listeners, *later_listeners)
         ]
 
     @property
@@ -333,8 +338,10 @@ def _share_time(timer: Any, session: Session) -> None:
     """Makes a timer of seconds trigger on all hosts at the same step."""
     if getattr(timer, "_every_secs", None) is None:
         return  # All hosts count the same steps.
-    here = functools.partial(type(timer).should_trigger_for_step, timer)
-    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(here(step))
+    triggers_here = functools.partial(type(timer).should_trigger_for_step, timer)
+    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(
+        triggers_here(step)
+    )
 
 
 class _SessionSaver:
@@ -351,10 +358,10 @@ class _SessionSaver:
         self.was_prevented = False
 
     def save(
-        self, session: object, save_path: str, global_step: int, **others: Any
+        self, session: object, save_path: str, global_step: int, **kwargs: Any
     ) -> str:
         """Writes a checkpoint, unless it exists."""
-        del session, others
+        del session, kwargs
         directory, basename = os.path.split(save_path)
         before = self._session.saved_step(directory)
         self.was_prevented = False
@@ -421,13 +428,15 @@ class TensorFlowListener(GraphListener):
 
     def before_save(self, session: Session, global_step_value: int) -> None:
         """Calls the listener."""
-        own = graph_session(session)
-        self.listener.before_save(own, global_step_value)
+        tensorflow_session = graph_session(session)
+        self.listener.before_save(tensorflow_session, global_step_value)
 
     def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Calls the listener."""
-        own = graph_session(session)
-        stops: bool | None = self.listener.after_save(own, global_step_value)
+        tensorflow_session = graph_session(session)
+        stops: bool | None = self.listener.after_save(
+            tensorflow_session, global_step_value
+        )
         return stops
 
     def end(self, session: Session, global_step_value: int) -> None:

@@ -18,7 +18,11 @@ from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysBy
 from keras_tpu_estimator.base.upstream import keras_random
 from keras_tpu_estimator.engine.program.additions import CHECKS
 from keras_tpu_estimator.engine.program.steps import (
+    EVAL_METRICS,
+    HOST_CALL,
+    LOSS,
     NAMED,
+    PREDICTIONS,
     REPORTS,
     SUMMARIES,
     Outputs,
@@ -196,8 +200,8 @@ class GraphStep:
         results = iter(found)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
-        if "loss" in outputs:
-            outputs["loss"] = cores.mean(outputs["loss"])
+        if LOSS in outputs:
+            outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[SUMMARIES] = [
             each.collected(next(results)).of_cores(cores.mean)
             for each in compiled.summaries
@@ -260,14 +264,14 @@ class GraphStep:
         """Returns the tensors of the graph that leave the devices."""
         spec, mode = self._model.spec, self._mode
         tensors = outputs_of(spec, mode, lambda f: _fed(only_tensors(f)))
-        self._dtypes = jax.tree.map(_dtype, tensors.get("predictions"))
+        self._dtypes = jax.tree.map(_dtype, tensors.get(PREDICTIONS))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
             self._metric_fn = HostFunction(*MetricFn.of(only_tensors(metrics_fn)))
         if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
             if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
-                tensors["eval_metrics"] = fed
+                tensors[EVAL_METRICS] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
             own, dtypes = HostCall.of(only_tensors(spec.host_call))
@@ -283,7 +287,7 @@ class GraphStep:
                 tensors[name], call = on_host(graph, tensors_of_name, rows, loops)
                 self._calls_on_host.append(call)
         self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
-        self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
+        self._host_call = _fed_on_host(self._host_call, tensors.get(HOST_CALL))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 
@@ -296,10 +300,10 @@ class GraphStep:
         writer = HostFunction(*taken)
         self._hooks = (*self._hooks, CloseHostCall(taken[0]))
         if self._host_call is None:
-            self._host_call, tensors["host_call"] = writer, _fed(writer)
+            self._host_call, tensors[HOST_CALL] = writer, _fed(writer)
         else:
             self._host_call = _both(self._host_call, writer)
-            tensors["host_call"] = [tensors["host_call"], _fed(writer)]
+            tensors[HOST_CALL] = [tensors[HOST_CALL], _fed(writer)]
 
 
 class HookedStep(GraphStep):

@@ -20,13 +20,13 @@ from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-class VariablePlaces:
+class VariableShardings:
     """The sharding of each variable of a program."""
 
     def __init__(self, store: VariableStore, cores: Cores):
         self._store = store
         self._cores = cores
-        self._places: dict[str, jax.sharding.Sharding] = {}
+        self._shardings: dict[str, jax.sharding.Sharding] = {}
 
     def put(self, values: AnyArraysByPath) -> ArraysByPath:
         """Returns copies of values on the devices, padded to the rows there.
@@ -35,14 +35,14 @@ class VariablePlaces:
         """
         on_host = self._on_host(values)
         if on_host:
-            rest = {p: value for p, value in values.items() if p not in on_host}
-            return self.put(rest) | on_host
+            on_devices = {p: value for p, value in values.items() if p not in on_host}
+            return self.put(on_devices) | on_host
         if self._all_are_replicated:
             return transfers.put_whole(self._cores, values, self._cores.replicated)
-        places = self._places_of(values)
+        shardings = self.by_path(values)
         return {
             path: transfers.put_whole(
-                self._cores, self._padded(path, value), places[path]
+                self._cores, self._padded(path, value), shardings[path]
             )
             for path, value in values.items()
         }
@@ -53,8 +53,8 @@ class VariablePlaces:
             return set()
         return {
             path
-            for path, place in self._places_of(paths).items()
-            if not place.is_fully_replicated
+            for path, sharding in self.by_path(paths).items()
+            if not sharding.is_fully_replicated
         }
 
     def put_by_part(
@@ -62,17 +62,31 @@ class VariablePlaces:
     ) -> jax.Array:
         """Makes a variable from the shards that `part` returns at some index ranges."""
         shape = tuple(self._store.variables[path].shape)
-        place = self._places_of([path])[path]
-        return transfers.put_by_part(self._shape(path), place, _with_zeros(shape, part))
+        sharding = self.by_path([path])[path]
+        return transfers.put_by_part(
+            self._shape(path), sharding, _with_zeros(shape, part)
+        )
 
-    def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
+    def by_path(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
         """Returns the shardings of some variables."""
-        return self._places_of(paths)
+        paths = list(paths)
+        new = {*paths} - self._shardings.keys()
+        if new:
+            owners = slot_owners(self._store.variables)
+            for path in sorted(new):
+                shape = tuple(self._store.variables[path].shape)
+                if path in self._store.rows:
+                    self._shardings[path] = self._cores.rows_sharding
+                    continue
+                sharding = self._cores.variable_sharding(path, shape, owners.get(path))
+                self._shardings[path] = sharding
+            self._log(new - self._store.rows.keys(), owners.keys())
+        return {path: self._shardings[path] for path in paths}
 
     @functools.cached_property
-    def own(self) -> "VariablePlaces":
+    def in_this_process(self) -> "VariableShardings":
         """The shardings over only the cores of this process."""
-        return VariablePlaces(self._store, own_cores(self._cores))
+        return VariableShardings(self._store, own_cores(self._cores))
 
     @property
     def are_on_hosts(self) -> bool:
@@ -88,8 +102,8 @@ class VariablePlaces:
     def own_copies(self, values: ArraysByPath) -> ArraysByPath:
         """Returns the values on only the cores of this process."""
         on_host = self._on_host(values)
-        rest = {p: value for p, value in values.items() if p not in on_host}
-        return own_copies(self._cores, rest) | on_host
+        on_devices = {p: value for p, value in values.items() if p not in on_host}
+        return own_copies(self._cores, on_devices) | on_host
 
     def _on_host(self, values: AnyArraysByPath) -> dict[str, Any]:
         """Returns the values that belong on the host."""
@@ -103,7 +117,7 @@ class VariablePlaces:
         """
         if self._all_are_replicated:
             return values
-        return jax.lax.with_sharding_constraint(values, self._places_of(values))
+        return jax.lax.with_sharding_constraint(values, self.by_path(values))
 
     def check(self) -> None:
         """Checks that each rule of `layout_map` matches a variable."""
@@ -111,11 +125,11 @@ class VariablePlaces:
         unmatched = layout.unmatched(self._store.variables) if layout else []
         if unmatched:
             variables = self._store.variables
-            own = sorted(variables.keys() - slot_owners(variables).keys())
+            owners = sorted(variables.keys() - slot_owners(variables).keys())
             raise ValueError(
                 "Each rule of `layout_map` must match the complete path of a "
                 f"variable. Received rules that match none: {unmatched}. The "
-                f"paths are {own}. Use '.*kernel' to match any path that ends "
+                f"paths are {owners}. Use '.*kernel' to match any path that ends "
                 "in kernel."
             )
 
@@ -128,15 +142,15 @@ class VariablePlaces:
         shape = tuple(self._store.variables[path].shape)
         if path not in self._store.rows:
             return shape
-        rows = padded_rows(shape[0], self._places_of([path])[path])
+        rows = padded_rows(shape[0], self.by_path([path])[path])
         return (rows, *shape[1:])
 
     def _padded(
         self, path: str, value: jax.Array | np.ndarray
     ) -> jax.Array | np.ndarray:
         """Returns a value with the rows that it has on the devices."""
-        wanted = self._shape(path)
-        if path not in self._store.rows or value.shape == wanted:
+        padded_shape = self._shape(path)
+        if path not in self._store.rows or value.shape == padded_shape:
             return value
         shape = tuple(self._store.variables[path].shape)
         if value.shape != shape:
@@ -145,23 +159,10 @@ class VariablePlaces:
                 f"{shape}. Received shape {value.shape}. Reshape the value."
             )
         pad = jnp.pad if isinstance(value, jax.Array) else np.pad
-        more = [(0, size - own) for size, own in zip(wanted, shape, strict=True)]
+        more = [
+            (0, size - length) for size, length in zip(padded_shape, shape, strict=True)
+        ]
         return pad(value, more)
-
-    def _places_of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
-        paths = list(paths)
-        new = {*paths} - self._places.keys()
-        if new:
-            owners = slot_owners(self._store.variables)
-            for path in sorted(new):
-                shape = tuple(self._store.variables[path].shape)
-                if path in self._store.rows:
-                    self._places[path] = self._cores.rows_sharding
-                    continue
-                place = self._cores.variable_sharding(path, shape, owners.get(path))
-                self._places[path] = place
-            self._log(new - self._store.rows.keys(), owners.keys())
-        return {path: self._places[path] for path in paths}
 
     def _log(self, paths: Collection[str], slots: Collection[str]) -> None:
         """Logs the number of split variables, unless the user has set their layout."""
@@ -171,11 +172,11 @@ class VariablePlaces:
         shapes = {
             path: tuple(self._store.variables[path].shape)
             for path in sorted(paths)
-            if not self._places[path].is_fully_replicated
+            if not self._shardings[path].is_fully_replicated
         }
         texts = {
             path: f"{path} of shape {shape} into shards of "
-            f"{self._places[path].shard_shape(shape)}"
+            f"{self._shardings[path].shard_shape(shape)}"
             for path, shape in shapes.items()
         }
         for text in texts.values():
@@ -206,7 +207,8 @@ def _with_zeros(
             first = read(IndexRanges((0,) * len(shape), (1,) * len(shape)))
             return np.zeros(box.shape, first.dtype)
         more = [
-            (0, size - own) for size, own in zip(box.shape, inside.shape, strict=True)
+            (0, size - length)
+            for size, length in zip(box.shape, inside.shape, strict=True)
         ]
         return np.pad(read(inside), more)
 
