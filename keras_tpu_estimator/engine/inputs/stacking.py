@@ -61,7 +61,7 @@ class Stack(Tensors):
                 return leaf[None]
             return np.broadcast_to(leaf, (steps, *leaf.shape))
 
-        features, labels = jax.tree.map(repeated, batch.tensors)
+        features, labels = jax.tree.map(repeated, (batch.features, batch.labels))
         return cls(features, labels, may_stay)
 
     @classmethod
@@ -83,13 +83,14 @@ class Stack(Tensors):
     @property
     def shapes(self) -> Any:
         """A key that is equal for steps that can be stacked together."""
-        leaves, structure = jax.tree.flatten(self.tensors)
+        leaves, structure = jax.tree.flatten((self.features, self.labels))
         return structure, *[leaf.shape[1:] for leaf in leaves]
 
     @property
     def step_bytes(self) -> int:
         """The bytes of one step."""
-        return sum([leaf[0].nbytes for leaf in jax.tree.leaves(self.tensors)])
+        leaves = jax.tree.leaves((self.features, self.labels))
+        return sum([leaf[0].nbytes for leaf in leaves])
 
     def step(self, index: int) -> Batch:
         """Returns one of the steps."""
@@ -219,7 +220,7 @@ class StackBuilder:
     def add(self, stack: Stack) -> None:
         """Copies some steps."""
         start, self.steps = self.steps, self.steps + stack.steps
-        leaves = jax.tree.leaves(stack.tensors)
+        leaves = jax.tree.leaves((stack.features, stack.labels))
         for memory, leaf in zip(self._leaves, leaves, strict=True):
             memory[start : self.steps] = leaf
 
