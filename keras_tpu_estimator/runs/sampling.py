@@ -35,14 +35,14 @@ class SamplingSeed:
     ) -> None:
         """Changes the seeds among some values of the call."""
         changed: ArraysByPath = {
-            path: self._of(path, values[path])
+            path: self._seed_for(path, values[path])
             for path in paths
             if is_seed(variables[path])
         }
         if changed:
             values.update(changed)
 
-    def _of(self, path: str, value: jax.Array) -> jax.Array:
+    def _seed_for(self, path: str, value: jax.Array) -> jax.Array:
         words = np.asarray(value).ravel().astype("uint32")
         numbers = [self.process]
         if self.seed is not None:

@@ -105,9 +105,9 @@ class BegunShards:
 class BegunSave:
     """A save that training no longer waits for.
 
-    `unsharded` has copies of values, only on the chief, which also writes the main file.
-    `shards` is `None` if no process writes shards. `positions` is a context that first
-    saves the position in the input. One process may take `patience` more seconds.
+    `unsharded` has copies of values, only on the chief, which also writes the main
+    file. `shards` is `None` if no process writes shards. `positions` is a context that
+    first saves the position in the input. One process may take `patience` more seconds.
     """
 
     files: SaveFiles

@@ -310,22 +310,22 @@ class StoredLoop:
         self._shapes_of = shapes_of
         self._devices_of = devices_of
         self._executables = executables
-        self._made: dict[Any, Callable[..., Any]] = {}
+        self._loaded: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: PyTree, step: Step, fetch: tuple[str, ...]) -> Any:
         """Runs the stored executable for these shapes, or else compiles one."""
         leaves, structure = jax.tree.flatten(args[-1])
         sizes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         key = step, fetch, structure, sizes
-        if key not in self._made:
-            self._made[key] = self._of(args[-1], step, fetch)
-        return self._made[key](*args)
+        if key not in self._loaded:
+            self._loaded[key] = self._executable(args[-1], step, fetch)
+        return self._loaded[key](*args)
 
     def trace(self, *args: PyTree, **static: Any) -> jax.stages.Traced:
         """Traces the function without stored executables."""
         return self._function.trace(*args, **static)
 
-    def _of(
+    def _executable(
         self, batches: PyTree, step: Step, fetch: tuple[str, ...]
     ) -> Callable[..., Any]:
         static = {"step": step, "fetch": fetch}

@@ -108,7 +108,7 @@ class TracedMetrics:
 
     def _update_compiled(self, steps: PyTree) -> None:
         span = jax.tree.leaves(steps)[0].steps
-        rows = jax.tree.map(lambda each: np.asarray(each.rows), steps)
+        rows = jax.tree.map(lambda values: np.asarray(values.rows), steps)
         leaves, structure = jax.tree.flatten(rows)
         key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
         if key not in self._captured:
@@ -153,11 +153,11 @@ class TracedMetrics:
             resumed = self._take_resumed()
             self._update_one(tensors)
             self._values = {**self._values, **resumed}
-        known = self._store.variables
-        scope = VariableScope(known, self._values, {})
+        variables = self._store.variables
+        scope = VariableScope(variables, self._values, {})
         with keras_names.fresh_names(), scope:
             self._result = self._call(tensors)
-        known.update(scope.new)
+        variables.update(scope.new)
         self._values = scope.values
 
 
