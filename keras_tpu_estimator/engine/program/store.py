@@ -148,7 +148,7 @@ class VariableStore:
         }
         # Steps donate their arguments, so each call needs new arrays.
         self.add(
-            new, lambda paths, known, places: {p: jnp.array(values[p]) for p in new}
+            new, lambda paths, known, shardings: {p: jnp.array(values[p]) for p in new}
         )
 
     def initial_values(
