@@ -42,13 +42,13 @@ class Body:
     variables: Sequence[str]
 
     @classmethod
-    def of(cls, function: Function) -> "Body":
+    def from_function(cls, function: Function) -> "Body":
         """Returns the body of a function."""
         arguments = function.signature.input_arg
         return cls(
             function.node_def,
-            [each.name for each in arguments if each.type != _RESOURCE],
-            [each.name for each in arguments if each.type == _RESOURCE],
+            [argument.name for argument in arguments if argument.type != _RESOURCE],
+            [argument.name for argument in arguments if argument.type == _RESOURCE],
         )
 
 
@@ -84,8 +84,8 @@ def source(reference: str) -> str:
 def nodes_within(node: Node, library: Library) -> Iterator[Node]:
     """Yields a node, and all nodes of the functions that it calls."""
     yield node
-    for each in called(node):
-        for inner in library[each.name].node_def:
+    for callee in called(node):
+        for inner in library[callee.name].node_def:
             yield from nodes_within(inner, library)
 
 
@@ -187,15 +187,15 @@ def _name_function(node: Node, library: Library) -> Mapping[str, str]:
     if shapes:
         node.attr["_output_shapes"].list.shape.extend(shapes)
     return {
-        f"{node.name}:{each.name}:0": f"{node.name}:output:{number}"
-        for number, each in enumerate(signature.output_arg)
+        f"{node.name}:{output.name}:0": f"{node.name}:output:{number}"
+        for number, output in enumerate(signature.output_arg)
     }
 
 
 def _rename(function: Function, names: Mapping[str, str]) -> None:
     """Renames the references within a function."""
     for node in function.node_def:
-        inputs = [names.get(each, each) for each in node.input]
+        inputs = [names.get(reference, reference) for reference in node.input]
         del node.input[:]
         node.input.extend(inputs)
     for output, reference in function.ret.items():
@@ -209,29 +209,29 @@ class Definition:
     The `version` of the graph grows when operations are added.
     """
 
-    whole: Any = dataclasses.field(repr=False)
+    graph_def: Any = dataclasses.field(repr=False)
     version: int
     nodes: Mapping[str, Node] = dataclasses.field(repr=False)
     library: Library = dataclasses.field(repr=False)
 
 
-_known: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
+_definitions: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
 
 
 def definition_of(graph: Any) -> Definition:
     """Returns the definition of a graph, cached by its version."""
-    known = _known.get(graph)
-    if known is None or known.version != graph.version:
-        whole = graph.as_graph_def()
-        name_functions(whole)
-        known = Definition(
-            whole,
+    definition = _definitions.get(graph)
+    if definition is None or definition.version != graph.version:
+        graph_def = graph.as_graph_def()
+        name_functions(graph_def)
+        definition = Definition(
+            graph_def,
             graph.version,
-            {node.name: node for node in whole.node},
-            library_of(whole),
+            {node.name: node for node in graph_def.node},
+            library_of(graph_def),
         )
-        _known[graph] = known
-    return known
+        _definitions[graph] = definition
+    return definition
 
 
 def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
@@ -239,7 +239,7 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
 
     Operations with control inputs that were added later come after these inputs.
     """
-    stack = [getattr(each, "op", each) for each in fetches]
+    stack = [getattr(fetch, "op", fetch) for fetch in fetches]
     needed = set()
     while stack:
         op = stack.pop()
@@ -249,6 +249,6 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     ordered: dict[str, Any] = {}
     for op in graph.get_operations():
         if op.name in needed:
-            for each in (*op.control_inputs, op):
-                ordered.setdefault(each.name, each)
+            for operation in (*op.control_inputs, op):
+                ordered.setdefault(operation.name, operation)
     return list(ordered.values())

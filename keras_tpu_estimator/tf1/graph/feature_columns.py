@@ -65,14 +65,14 @@ def in_vocabulary(original: Function) -> Function:
         listed = tf.constant(column.vocabulary_list, tf.int64)
         values = tf.cast(numbers.values, tf.int64)
         is_same = tf.equal(values[:, None], listed)
-        places = tf.where(is_same, tf.range(tf.size(listed, tf.int64)), 0)
-        found = tf.where(
+        positions = tf.where(is_same, tf.range(tf.size(listed, tf.int64)), 0)
+        vocabulary_ids = tf.where(
             tf.reduce_any(is_same, axis=1),
-            tf.reduce_sum(places, axis=1),
+            tf.reduce_sum(positions, axis=1),
             tf.constant(column.default_value, tf.int64),
         )
         missing = tf.constant(MISSING, tf.int64)
-        ids = tf.where(tf.equal(values, missing), missing, found)
+        ids = tf.where(tf.equal(values, missing), missing, vocabulary_ids)
         return tf.SparseTensor(numbers.indices, ids, numbers.dense_shape)
 
     return transformed
@@ -114,8 +114,12 @@ def looked_up(original: Function) -> Function:
         if is_whole and not sparse_ids.values.shape.is_fully_defined():
             with tf.name_scope(name or "embedding_lookup"):
                 return safe_lookup(
-                    *(embedding_weights, sparse_ids, sparse_weights, combiner),
-                    *(default_id, max_norm),
+                    embedding_weights,
+                    sparse_ids,
+                    sparse_weights,
+                    combiner,
+                    default_id,
+                    max_norm,
                     settings.get("partition_strategy", "div"),
                 )
         if not (is_known and has_all_cells(sparse_ids)):
@@ -138,10 +142,10 @@ def looked_up(original: Function) -> Function:
                 if combiner != "sum":
                     weights = tf.maximum(weights, 0)
             strategy = settings.get("partition_strategy", "div")
-            found = weighed(
+            embeddings = weighed(
                 embedding_weights, ids, weights, combiner, max_norm, strategy
             )
-            return tf.reshape(found, [*outer, *found.shape.as_list()[1:]])
+            return tf.reshape(embeddings, [*outer, *embeddings.shape.as_list()[1:]])
 
     return look_up
 
@@ -239,9 +243,9 @@ def _fingerprint(first: Any, second: Any) -> Any:
 
     multiplier = tf.constant(_MULTIPLIER, tf.uint64)
     mixed = _mixed(second * multiplier) * multiplier
-    both = tf.bitwise.bitwise_xor(first, multiplier)
-    both = tf.bitwise.bitwise_xor(both, mixed) * multiplier
-    return _mixed(_mixed(both) * multiplier)
+    combined = tf.bitwise.bitwise_xor(first, multiplier)
+    combined = tf.bitwise.bitwise_xor(combined, mixed) * multiplier
+    return _mixed(_mixed(combined) * multiplier)
 
 
 def _mixed(number: Any) -> Any:

@@ -19,13 +19,13 @@ def of_nearest(original: Gradient) -> Gradient:
             return original(op, grad)
         for axis, new in zip((1, 2), size, strict=True):
             old = images.shape.as_list()[axis]
-            taken = _nearest(
+            sources = _nearest(
                 old,
                 int(new),
                 op.get_attr("align_corners"),
                 op.get_attr("half_pixel_centers"),
             )
-            grad = _summed(grad, axis, np.bincount(taken, minlength=old))
+            grad = _summed(grad, axis, np.bincount(sources, minlength=old))
         return [grad, None]
 
     return gradient
@@ -44,8 +44,8 @@ def of_quantizing(original: Gradient) -> Gradient:
         values, *ends = op.inputs
         least, most = (_along(op, end) for end in ends)
         is_inside = tf.logical_and(values >= least, values <= most)
-        own = tf.where(is_inside, grad, tf.zeros_like(grad))
-        return [own, *map(tf.zeros_like, ends)]
+        values_grad = tf.where(is_inside, grad, tf.zeros_like(grad))
+        return [values_grad, *map(tf.zeros_like, ends)]
 
     return gradient
 
@@ -78,12 +78,12 @@ def _nearest(
     rows = np.arange(new, dtype=np.float32)
     if half_pixel_centers:
         rows += np.float32(0.5)
-    places = rows * np.float32(ratio)
+    positions = rows * np.float32(ratio)
     if align_corners:
-        taken = np.floor(places + np.float32(0.5))
+        sources = np.floor(positions + np.float32(0.5))
     else:
-        taken = np.floor(places)
-    return np.clip(taken, 0, old - 1).astype(int)
+        sources = np.floor(positions)
+    return np.clip(sources, 0, old - 1).astype(int)
 
 
 def _summed(grad: Any, axis: int, counts: np.ndarray) -> Any:
@@ -96,11 +96,11 @@ def _summed(grad: Any, axis: int, counts: np.ndarray) -> Any:
         return tf.reduce_sum(tf.reshape(grad, cut), axis + 1)
     starts = np.cumsum(counts) - counts
     last = int(counts.sum()) - 1
-    kept = [1] * 4
-    kept[axis] = len(counts)
+    mask_shape = [1] * 4
+    mask_shape[axis] = len(counts)
     parts = []
     for number in range(most):
         rows = tf.gather(grad, np.minimum(starts + number, last), axis=axis)
-        are_there = np.reshape(counts > number, kept)
+        are_there = np.reshape(counts > number, mask_shape)
         parts.append(tf.where(are_there, rows, tf.zeros_like(rows)))
     return tf.add_n(parts)

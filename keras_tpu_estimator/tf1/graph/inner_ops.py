@@ -74,10 +74,10 @@ def without_inner(elements: Sequence[Any]) -> list[Any]:
     """Returns the elements that are in no branch of the default graph."""
     import tensorflow as tf
 
-    here = tf.compat.v1.get_default_graph()
-    if not isinstance(here, graph_class()):
+    graph = tf.compat.v1.get_default_graph()
+    if not isinstance(graph, graph_class()):
         return [*elements]
-    return [e for e in elements if not is_inside(here, e)]
+    return [e for e in elements if not is_inside(graph, e)]
 
 
 def _outside(graph: Any, waited: Any) -> Any:
@@ -90,7 +90,7 @@ def _outside(graph: Any, waited: Any) -> Any:
             return waited
         if call.type in LOOPS:
             raise ValueError(_in_loop(op, call))
-        names = [each.name for each in called(call.node_def)]
+        names = [callee.name for callee in called(call.node_def)]
         path.append(f"{call.name}:{names.index(inner.name)}")
         inner = call.graph
     return waited if inner is op.graph else _mark(graph, op, path[::-1])
@@ -103,7 +103,7 @@ def _call_of(inner: Any) -> Any:
         return None
     for op in reversed(outer.get_operations()):
         if op.type in BRANCHES | LOOPS:
-            if inner.name in {each.name for each in called(op.node_def)}:
+            if inner.name in {callee.name for callee in called(op.node_def)}:
                 return op
     return None
 

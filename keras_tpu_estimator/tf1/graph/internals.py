@@ -47,8 +47,12 @@ def xla_context(graph: Any) -> Iterator[None]:
     context = Context()
 
     def context_of(original: Any, inner: Any) -> Any:
-        own = original(inner)
-        return context if own is None and _is_within(graph, inner) else own
+        inner_context = original(inner)
+        return (
+            context
+            if inner_context is None and _is_within(graph, inner)
+            else inner_context
+        )
 
     graph._set_control_flow_context(context)
     try:
@@ -146,10 +150,12 @@ def _tables_of_numbers() -> Iterator[None]:
     import tensorflow as tf
 
     def lookup(original: Any, table: Any, keys: Any, name: str | None = None) -> Any:
-        made = table._initializer
+        initializer = table._initializer
         numbers, values = (
-            static_value(getattr(made, each)) if hasattr(made, each) else None
-            for each in ("_keys", "_values")
+            static_value(getattr(initializer, attribute))
+            if hasattr(initializer, attribute)
+            else None
+            for attribute in ("_keys", "_values")
         )
         default = static_value(table.default_value)
         pairs = lookups.pairs_of(numbers, values, default)
@@ -167,14 +173,14 @@ def _tables_of_numbers() -> Iterator[None]:
 def _own_gradients() -> Iterator[None]:
     """Replaces gradients that XLA lacks in a `with` block."""
     registered = names.GRADIENTS.value
-    known = {op: registered[op] for op in GRADIENTS}
+    originals = {op: registered[op] for op in GRADIENTS}
     for op, adapt in GRADIENTS.items():
-        original = known[op]["type"]
-        registered[op] = {**known[op], "type": adapt(original)}
+        original = originals[op]["type"]
+        registered[op] = {**originals[op], "type": adapt(original)}
     try:
         yield
     finally:
-        registered.update(known)
+        registered.update(originals)
 
 
 @contextlib.contextmanager
@@ -247,7 +253,7 @@ def whole_variables() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
+def scopes_of(select: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
     """Makes name scopes check only the values that a function keeps.
 
     Name scopes reject values from several graphs, such as those of `tf.group`.
@@ -260,7 +266,7 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
         default_name: Any = None,
         values: Any = None,
     ) -> None:
-        original(self, name, default_name, values and kept(values))
+        original(self, name, default_name, values and select(values))
 
     with names.NAME_SCOPE.replaced(init):
         yield
@@ -302,11 +308,11 @@ def known_conditions() -> Iterator[None]:
         yield
 
 
-def _suiting(branch: Any, taken: Any) -> Any:
-    """Returns a branch that is never taken, for sizes that it may not suit.
+def _suiting(branch: Any, active: Any) -> Any:
+    """Returns a branch that never runs, for sizes that it may not suit.
 
     If TensorFlow rejects the sizes of an operation, the results are like those of the
-    branch that is taken.
+    branch that runs.
     """
     import tensorflow as tf
 
@@ -325,7 +331,7 @@ def _suiting(branch: Any, taken: Any) -> Any:
             *_, (frame, _) = traceback.walk_tb(error.__traceback__)
             if frame.f_globals["__name__"].partition(".")[0] != "tensorflow":
                 raise
-            return tf.nest.map_structure(like, taken())
+            return tf.nest.map_structure(like, active())
 
     return build
 
@@ -338,11 +344,11 @@ def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
     kinds = (tf.Operation, tf.Tensor)
 
     def graph_of(original: Any, inputs: Any, graph: Any = None) -> Any:
-        here, inputs = tf.compat.v1.get_default_graph(), [*inputs]
-        if not here.building_function:
-            for each in inputs:
-                if isinstance(each, kinds) and each.graph is not here:
-                    check(here, each)
+        default_graph, inputs = tf.compat.v1.get_default_graph(), [*inputs]
+        if not default_graph.building_function:
+            for element in inputs:
+                if isinstance(element, kinds) and element.graph is not default_graph:
+                    check(default_graph, element)
         return original(inputs, graph)
 
     with names.GRAPH_OF_INPUTS.replaced(graph_of):
@@ -399,21 +405,23 @@ def saved_names(saver: Any) -> dict[str, str]:
     """Returns the variable names of a `tf.train.Saver`, by the names in checkpoints."""
     variables = saver._var_list
     if not isinstance(variables, dict):
-        variables = {each.op.name: each for each in variables or ()}
+        variables = {variable.op.name: variable for variable in variables or ()}
     return {
-        name: each.op.name for name, each in variables.items() if hasattr(each, "op")
+        name: variable.op.name
+        for name, variable in variables.items()
+        if hasattr(variable, "op")
     }
 
 
 def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     """Returns a function of tensors like `inputs` that uses their graph's variables."""
 
-    def of_shapes(*own: Any) -> Any:
-        for tensor, like in zip(own, inputs, strict=True):
+    def of_shapes(*tensors: Any) -> Any:
+        for tensor, like in zip(tensors, inputs, strict=True):
             tensor.set_shape(like.shape)
-        return body(*own)
+        return body(*tensors)
 
-    dtypes = [each.dtype for each in inputs]
+    dtypes = [tensor.dtype for tensor in inputs]
     define = names.DEFUN.value(*dtypes, capture_resource_var_by_value=False)
     return define(of_shapes)
 
@@ -457,10 +465,10 @@ def static_value(tensor: Any) -> Any:
         del graph.prevent_feeding
 
 
-def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
+def set_control_inputs(op: Any, controls: Sequence[Any]) -> None:
     """Replaces the control inputs of an operation."""
     op._remove_all_control_inputs()
-    op._add_control_inputs(others)
+    op._add_control_inputs(controls)
 
 
 def set_input(op: Any, number: int, tensor: Any) -> None:
@@ -473,19 +481,19 @@ def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
     import tensorflow as tf
 
     value = tf.compat.v1.AttrValue()
-    value.list.s.extend(each.encode() for each in values)
+    value.list.s.extend(string.encode() for string in values)
     op._set_attr(name, value)
 
 
 def definition_of_function(graph: Any, name: str) -> tuple[Any, list[str], list[str]]:
     """Returns a function as a `GraphDef`, with the names of arguments and results."""
     library = graph.as_graph_def().library.function
-    (function,) = (each for each in library if each.signature.name == name)
+    (function,) = (entry for entry in library if entry.signature.name == name)
     with graph.as_default():
-        made, by_name = names.FUNCTION_TO_GRAPH.value(
+        graph_def, by_name = names.FUNCTION_TO_GRAPH.value(
             function, include_library_functions=True
         )
     signature = function.signature
     arguments = [by_name[argument.name] for argument in signature.input_arg]
     results = [by_name[function.ret[output.name]] for output in signature.output_arg]
-    return made, arguments, results
+    return graph_def, arguments, results

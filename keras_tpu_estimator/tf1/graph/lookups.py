@@ -43,19 +43,19 @@ def pairs_of(
     return keys[order], values[order]
 
 
-def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:
+def found_in(pairs: _Pairs, queries: Any, default: Any, name: str) -> Any:
     """Returns the values of a tensor of keys, or the default value."""
     import tensorflow as tf
 
     keys, values = pairs
     with tf.name_scope(name):
-        known = tf.constant(keys, wanted.dtype)
-        flat = tf.reshape(wanted, [-1])
-        places = tf.minimum(tf.searchsorted(known, flat), len(keys) - 1)
-        found = tf.gather(tf.constant(values, default.dtype), places)
-        is_known = tf.equal(tf.gather(known, places), flat)
-        result = tf.where(is_known, found, tf.fill(tf.shape(flat), default))
-        return tf.reshape(result, tf.shape(wanted))
+        sorted_keys = tf.constant(keys, queries.dtype)
+        flat = tf.reshape(queries, [-1])
+        positions = tf.minimum(tf.searchsorted(sorted_keys, flat), len(keys) - 1)
+        matches = tf.gather(tf.constant(values, default.dtype), positions)
+        is_known = tf.equal(tf.gather(sorted_keys, positions), flat)
+        result = tf.where(is_known, matches, tf.fill(tf.shape(flat), default))
+        return tf.reshape(result, tf.shape(queries))
 
 
 def combined_lookup(
@@ -78,8 +78,8 @@ def combined_lookup(
         combiner, ignores_weights, max_norm, _, strategy, _ = settings
         weights = None if ignores_weights else sp_weights.values
         if segments is not None:
-            found = _found(params[0], ids, max_norm, strategy)
-            return _by_segment(found, weights, segments, combiner)
+            embeddings = _embedded(params[0], ids, max_norm, strategy)
+            return _by_segment(embeddings, weights, segments, combiner)
         rows, static = _rows(segment_ids)
         columns, shares = in_columns(segment_ids, ids, weights, [rows], [static])
         return weighed(params[0], columns, shares, combiner, max_norm, strategy)
@@ -87,32 +87,34 @@ def combined_lookup(
     return look_up
 
 
-def _found(params: Any, ids: Any, max_norm: float | None, strategy: str) -> Any:
+def _embedded(params: Any, ids: Any, max_norm: float | None, strategy: str) -> Any:
     import tensorflow as tf
 
     look_up = tf.compat.v1.nn.embedding_lookup
     return look_up(params, ids, strategy, max_norm=max_norm)
 
 
-def _by_segment(found: Any, weights: Any, segments: np.ndarray, combiner: str) -> Any:
+def _by_segment(
+    embeddings: Any, weights: Any, segments: np.ndarray, combiner: str
+) -> Any:
     """Combines the found rows of each segment, as TensorFlow's sparse operations do."""
     import tensorflow as tf
 
     rows = int(segments.max(initial=-1)) + 1
-    shares = tf.ones(segments.shape, found.dtype)
+    shares = tf.ones(segments.shape, embeddings.dtype)
     if weights is not None:
-        shares = tf.cast(weights, found.dtype)
-        width = [-1] + [1] * (found.shape.rank - 1)
-        found *= tf.reshape(shares, width)
+        shares = tf.cast(weights, embeddings.dtype)
+        width = [-1] + [1] * (embeddings.shape.rank - 1)
+        embeddings *= tf.reshape(shares, width)
 
     def summed(tensor: Any) -> Any:
         return tf.math.unsorted_segment_sum(tensor, segments, rows)
 
-    total = summed(found)
+    total = summed(embeddings)
     if combiner == "sum":
         return total
     size = summed(shares if combiner == "mean" else shares**2)
-    size = tf.reshape(size, [-1] + [1] * (found.shape.rank - 1))
+    size = tf.reshape(size, [-1] + [1] * (embeddings.shape.rank - 1))
     return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
@@ -134,7 +136,7 @@ def in_columns(
     """
     import tensorflow as tf
 
-    sizes = [tf.cast(each, tf.int64) for each in outer]
+    sizes = [tf.cast(size, tf.int64) for size in outer]
     rows = functools.reduce(lambda x, y: x * y, sizes)
 
     # The checks of `from_value_rowids` would be three quarters of the operations.
@@ -143,13 +145,13 @@ def in_columns(
     )
 
     def matrix(values: Any, missing: int) -> Any:
-        made = ragged.with_values(values).to_tensor(tf.constant(missing, values.dtype))
+        cells = ragged.with_values(values).to_tensor(tf.constant(missing, values.dtype))
         if len(sizes) > 1:
-            made = tf.reshape(
-                made, tf.stack([*sizes, tf.shape(made, out_type=tf.int64)[1]])
+            cells = tf.reshape(
+                cells, tf.stack([*sizes, tf.shape(cells, out_type=tf.int64)[1]])
             )
-        made.set_shape([*static, None])
-        return border(made, missing)
+        cells.set_shape([*static, None])
+        return border(cells, missing)
 
     return matrix(ids, MISSING), None if weights is None else matrix(weights, 0)
 
@@ -182,8 +184,8 @@ def weighed(
         shares *= tf.cast(weights, params.dtype)
     # Rows that are looked up are updated, even by zero. A missing cell therefore
     # has an id of its row; in a row without ids it has 0.
-    others = tf.maximum(tf.reduce_max(ids, axis=-1, keepdims=True), 0)
-    ids = rows_of(params, tf.where(ids < 0, others, ids), partition_strategy)
+    fill_ids = tf.maximum(tf.reduce_max(ids, axis=-1, keepdims=True), 0)
+    ids = rows_of(params, tf.where(ids < 0, fill_ids, ids), partition_strategy)
     rows = tf.gather(params, ids)
     if max_norm is not None:
         own_axes = [*range(axis + 1, rows.shape.rank)]
@@ -209,8 +211,8 @@ def safe_lookup(
     """Looks up sparse ids as `tf.nn.safe_embedding_lookup_sparse` does."""
     import tensorflow as tf
 
-    first, *others = ids.shape.as_list()[:-1]
-    static = [rows_of_batch() if first is None else first, *others]
+    first, *inner = ids.shape.as_list()[:-1]
+    static = [rows_of_batch() if first is None else first, *inner]
     shape = ids.dense_shape
     outer = [shape[n] if size is None else size for n, size in enumerate(static)]
     values = None if weights is None else weights.values
@@ -220,15 +222,15 @@ def safe_lookup(
             lambda x, y: x * y, [tf.cast(n, tf.int64) for n in outer]
         )
         flat = tf.sparse.reshape(ids, tf.stack([rows, shape[len(outer)]]))
-    kept = flat.values >= 0
+    is_valid = flat.values >= 0
     if values is not None and combiner != "sum":
-        kept &= values > 0
-    places = tf.where(kept)[:, 0]
-    segments = tf.gather(flat.indices[:, 0], places)
-    found = tf.gather(flat.values, places)
+        is_valid &= values > 0
+    positions = tf.where(is_valid)[:, 0]
+    segments = tf.gather(flat.indices[:, 0], positions)
+    valid_ids = tf.gather(flat.values, positions)
     if values is not None:
-        values = tf.gather(values, places)
-    columns, shares = in_columns(segments, found, values, outer, static)
+        values = tf.gather(values, positions)
+    columns, shares = in_columns(segments, valid_ids, values, outer, static)
     if default_id is not None:
         is_empty = tf.reduce_all(columns < 0, axis=-1, keepdims=True)
         is_first = tf.equal(tf.range(tf.shape(columns)[-1]), 0)

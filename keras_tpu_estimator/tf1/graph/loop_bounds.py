@@ -39,7 +39,7 @@ class Loop:
     def _bound_of(self, predicate: Any) -> int | None:
         op = _origin(predicate).op
         if op.type == "LogicalAnd":
-            bounds = [self._bound_of(each) for each in op.inputs]
+            bounds = [self._bound_of(operand) for operand in op.inputs]
             return min((b for b in bounds if b is not None), default=None)
         if op.type not in _SWAPPED:
             return None
@@ -66,10 +66,10 @@ class Loop:
             return int(rounds) if rounds >= 0 and rounds % 1 == 0 else None
         if (step > 0) != kind.startswith("Less"):
             return None
-        whole = math.ceil(rounds)
-        if kind.endswith("Equal") and whole == rounds:
-            whole += 1
-        return max(whole, 0)
+        count = math.ceil(rounds)
+        if kind.endswith("Equal") and count == rounds:
+            count += 1
+        return max(count, 0)
 
     def _step(self, position: int) -> float | None:
         """Returns the constant that each round adds to a variable, if there is one."""
@@ -102,11 +102,12 @@ class Loop:
         origin = _origin(tensor)
         if value is None and origin.op.type == ("Minimum" if is_upper else "Maximum"):
             bounds = [
-                self._extreme(self._outer(each), is_upper) for each in origin.op.inputs
+                self._extreme(self._outer(operand), is_upper)
+                for operand in origin.op.inputs
             ]
-            known = [each for each in bounds if each is not None]
+            limits = [bound for bound in bounds if bound is not None]
             choose = min if is_upper else max
-            return choose(known) if known else None
+            return choose(limits) if limits else None
         return value
 
     def _value(self, tensor: Any) -> float | None:
@@ -124,8 +125,8 @@ def _origin(tensor: Any) -> Any:
 def _position(graph: Any, tensor: Any) -> int | None:
     """Returns the position of a tensor among the arguments of a function's graph."""
     tensor = _origin(tensor)
-    found = (n for n, each in enumerate(graph.inputs) if each is tensor)
-    return next(found, None)
+    positions = (n for n, argument in enumerate(graph.inputs) if argument is tensor)
+    return next(positions, None)
 
 
 def _captured(tensor: Any) -> Any:

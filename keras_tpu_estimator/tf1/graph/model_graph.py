@@ -45,13 +45,13 @@ class ModelGraph:
         import tensorflow as tf
 
         v1 = tf.compat.v1
-        known = {*self.variables, *self.local}
+        earlier_names = {*self.variables, *self.local}
         with self.graph.as_default():
             new, local = (
                 {
                     v.op.name: v
                     for v in variables
-                    if v.op.name not in known and v.dtype != tf.string
+                    if v.op.name not in earlier_names and v.dtype != tf.string
                 }
                 for variables in (v1.global_variables(), v1.local_variables())
             )
@@ -74,7 +74,7 @@ def build(
         building(seed, cores) as graph,
         internals.for_xla(graph),
         batches_of(rows),
-        _recorded_variables() as made,
+        _recorded_variables() as recorded,
     ):
         features, labels = _placeholders(mode, example)
         # The script may replace the features or labels.
@@ -100,13 +100,16 @@ def build(
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
         loose = {
             v.op.name: v
-            for v in made
+            for v in recorded
             if getattr(v, "graph", None) is graph
             and v.op.name not in {*variables, *local}
             and v.dtype != tf.string
         }
     return ModelGraph(
-        *(graph, spec, inputs, variables),
+        graph=graph,
+        spec=spec,
+        inputs=inputs,
+        variables=variables,
         local={**local, **loose},
         trainable=trainable,
         scaffold=scaffold,
@@ -119,14 +122,14 @@ def _recorded_variables() -> Iterator[list[Any]]:
     """Records the variables that are made in the `with` block."""
     import tensorflow as tf
 
-    made = []
+    variables = []
 
     def record(create: Callable[..., Any], **settings: Any) -> Any:
-        made.append(create(**settings))
-        return made[-1]
+        variables.append(create(**settings))
+        return variables[-1]
 
     with tf.compat.v1.variable_creator_scope(record):
-        yield made
+        yield variables
 
 
 def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
@@ -147,9 +150,9 @@ def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
         structure = jax.tree.structure(arranged)
         shapes = [leaf.shape for leaf in jax.tree.leaves(arranged)]
     with tf.name_scope("kte_infeed"):
-        made = [
+        tensors = [
             placeholder_for(leaf, shape)
             for leaf, shape in zip(leaves, shapes, strict=True)
         ]
-    placeholders: tuple[Features, Labels] = jax.tree.unflatten(structure, made)
+    placeholders: tuple[Features, Labels] = jax.tree.unflatten(structure, tensors)
     return placeholders

@@ -47,22 +47,22 @@ def with_slot_names(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def create(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        primary, scope = given.arguments["primary"], tf.get_variable_scope()
+        bound = signature.bind(*args, **kwargs)
+        primary, scope = bound.arguments["primary"], tf.get_variable_scope()
         if not scope.name or not hasattr(primary, _PARTITIONS):
             return original(*args, **kwargs)
         part = f"{primary.op.name}/part_0/"
-        cut = f"{scope.name}/{part}{given.arguments['name']}"[len(part) :]
-        names = {each.op.name for each in tf.global_variables()}
+        cut = f"{scope.name}/{part}{bound.arguments['name']}"[len(part) :]
+        names = {variable.op.name for variable in tf.global_variables()}
         numbered = (f"_{number}" if number else "" for number in itertools.count())
-        given.arguments["name"] = cut + next(
+        bound.arguments["name"] = cut + next(
             suffix
             for suffix in numbered
             if f"{primary.op.name}/{cut}{suffix}" not in names
         )
         root = tf.VariableScope(scope.reuse, use_resource=True)
         with tf.variable_scope(root, auxiliary_name_scope=False):
-            return original(*given.args, **given.kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return create
 

@@ -59,7 +59,7 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
     """Reads the `tf.train.Scaffold` of a spec. The graph must be the default graph."""
     import tensorflow as tf
 
-    scaffold = _given(spec)
+    scaffold = _scaffold_in(spec)
     if scaffold is None and use_tpu and not isinstance(spec, EstimatorSpec):
         if spec.scaffold_fn is not None:
             raise ValueError(
@@ -76,25 +76,25 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
     if getattr(finalize, "__func__", finalize) is not kind.finalize:
         with _open(tf.compat.v1.get_default_graph()):
             finalize()
-    own = {
-        name: _own(name, getattr(scaffold, name), collected[name])
+    fields = {
+        name: _value_unless_default(name, getattr(scaffold, name), collected[name])
         for name in _COLLECTIONS
     }
-    _warn(own)
-    local = own["local_init_op"]
+    _warn(fields)
+    local = fields["local_init_op"]
     if local is not None:
         local = LocalInit(local, scaffold.local_init_feed_dict)
     return GraphScaffold(
-        own["init_op"],
+        fields["init_op"],
         scaffold.init_feed_dict,
         scaffold.init_fn,
         local,
-        own["summary_op"],
-        own["saver"],
+        fields["summary_op"],
+        fields["saver"],
     )
 
 
-def _given(spec: Spec) -> Any:
+def _scaffold_in(spec: Spec) -> Any:
     if isinstance(spec, EstimatorSpec):
         return spec.scaffold
     return None if spec.scaffold_fn is None else spec.scaffold_fn()
@@ -110,26 +110,26 @@ def _open(graph: Any) -> Iterator[None]:
         del graph.finalize
 
 
-def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
+def _value_unless_default(name: str, value: Any, collected: Sequence[Any]) -> Any:
     """Returns the value of a field, unless `finalize` made it by default."""
     import tensorflow as tf
 
     if len(collected) == 1 and value is None:
         return collected[0]
-    made = tf.compat.v1.get_collection(_COLLECTIONS[name])
-    is_new = any(value is each for each in made[len(collected) :])
+    collection = tf.compat.v1.get_collection(_COLLECTIONS[name])
+    is_new = any(value is element for element in collection[len(collected) :])
     return None if is_new else value
 
 
-def _warn(own: Mapping[str, Any]) -> None:
+def _warn(fields: Mapping[str, Any]) -> None:
     """Warns about fields that are set but have no effect."""
     for name in _WITHOUT_EFFECT:
-        if own[name] is not None:
+        if fields[name] is not None:
             warn_once(
                 f"`{name}` of a tf.train.Scaffold has no effect: variables "
                 "have their values before the first step. Leave it out."
             )
-    saver = own["saver"]
+    saver = fields["saver"]
     if saver is not None and not internals.is_saver(saver):
         warn_once(
             "The `saver` of a tf.train.Scaffold has no effect, because it is "
@@ -199,16 +199,16 @@ class _Init:
     def __call__(self, scaffold: Scaffold, session: InitSession) -> None:
         """Runs the scaffold, and assigns the changed values as initial values."""
         del scaffold
-        own = self._scaffold
+        graph_scaffold = self._scaffold
         before: dict[str, np.ndarray] = session.run(
             {name: name for name in self._variables}
         )
         with host_session(self._graph) as host:
             load_values(host, self._variables, before)
-            if own.init_op is not None:
-                host.run(own.init_op, own.init_feed_dict)
-            if own.init_fn is not None:
-                own.init_fn(host)
+            if graph_scaffold.init_op is not None:
+                host.run(graph_scaffold.init_op, graph_scaffold.init_feed_dict)
+            if graph_scaffold.init_fn is not None:
+                graph_scaffold.init_fn(host)
             after = host.run(dict(self._variables))
         session.assign(
             {
@@ -217,9 +217,9 @@ class _Init:
                 if not np.array_equal(value, before[name])
             }
         )
-        if own.local_init is not None and self._local:
+        if graph_scaffold.local_init is not None and self._local:
             # The operation runs again, because it may read initialized variables.
-            made = own.local_init.values(
+            local_values = graph_scaffold.local_init.values(
                 self._variables, self._local, after, self._local
             )
-            session.assign(made)
+            session.assign(local_values)

@@ -63,38 +63,38 @@ class LocalInit:
         self,
         variables: Mapping[str, Any],
         local: Mapping[str, Any],
-        given: Mapping[str, Any],
-        wanted: Collection[str],
+        values: Mapping[str, Any],
+        names: Collection[str],
     ) -> dict[str, Any]:
-        """Returns the values that the operation assigns to `wanted` local variables.
+        """Returns the values that the operation assigns to the local variables `names`.
 
-        `given` are the values of the model's variables, which the operation may read
+        `values` are those of the model's variables, which the operation may read
         but not assign.
         """
         graph = self.op.graph
-        read = {n: given[n] for n in self._names(variables) if n in variables}
+        read = {n: values[n] for n in self._names(variables) if n in variables}
         with host_session(graph) as session:
             load_values(session, variables, read)
-            session.run([each.initializer for each in local.values()])
+            session.run([variable.initializer for variable in local.values()])
             session.run(self.op, self.feed_dict)
-            made: dict[str, Any] = session.run({n: local[n] for n in wanted})
-        return made
+            assigned: dict[str, Any] = session.run({n: local[n] for n in names})
+        return assigned
 
     def _names(self, variables: Mapping[str, Any]) -> list[str]:
         """Returns the names of variables that it reads or assigns."""
-        known = definition_of(self.op.graph)
+        definition = definition_of(self.op.graph)
         ops = reachable(self.op.graph, [self.op])
         names = [op.name for op in ops if op.type == "VarHandleOp"]
-        body = Body([known.nodes[op.name] for op in ops], [], names)
-        assigned = effects_of(body, known.library).last_writes
-        others = sorted(assigned.keys() & variables.keys())
-        if others:
+        body = Body([definition.nodes[op.name] for op in ops], [], names)
+        assigned = effects_of(body, definition.library).last_writes
+        model_variables = sorted(assigned.keys() & variables.keys())
+        if model_variables:
             op = getattr(self.op, "op", self.op)
             raise NotImplementedError(
                 "The `local_init_op` of a Scaffold must assign only local "
                 "variables, because the others have the values of the "
                 f"checkpoint. Received: {op.name}, made at {line_of(op)}, "
-                f"which assigns {others}. Move these assignments to `init_op` "
+                f"which assigns {model_variables}. Move these assignments to `init_op` "
                 "or `init_fn`."
             )
         return names

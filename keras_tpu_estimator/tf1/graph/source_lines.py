@@ -47,7 +47,7 @@ def raising_line(error: BaseException) -> SourceLine | None:
 
 def _last_of_user(frames: Sequence[Any]) -> SourceLine | None:
     between = (
-        *(_folder_of(each) for each in _PACKAGES if each in sys.modules),
+        *(_folder_of(package) for package in _PACKAGES if package in sys.modules),
         contextlib.__file__,
         threading.__file__,
     )

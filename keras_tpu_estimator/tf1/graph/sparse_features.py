@@ -43,10 +43,10 @@ class SparseArray:
     def __getitem__(self, rows: slice) -> "SparseArray":
         """Returns some of the rows."""
         start, stop, _ = rows.indices(self.shape[0])
-        own = (self.indices[:, 0] >= start) & (self.indices[:, 0] < stop)
-        indices = self.indices[own]
+        mask = (self.indices[:, 0] >= start) & (self.indices[:, 0] < stop)
+        indices = self.indices[mask]
         indices[:, 0] -= start
-        return SparseArray(indices, self.values[own], (stop - start, *self.shape[1:]))
+        return SparseArray(indices, self.values[mask], (stop - start, *self.shape[1:]))
 
 
 def in_parts(value: Any) -> Any:
@@ -66,12 +66,12 @@ def dataset_in_parts(dataset: Any) -> Any:
 
     spec = dataset.element_spec
     sparse = tf.SparseTensorSpec
-    if not any(isinstance(each, sparse) for each in tf.nest.flatten(spec)):
+    if not any(isinstance(component, sparse) for component in tf.nest.flatten(spec)):
         return dataset
 
     def converted(*element: Any) -> Any:
-        whole = element if isinstance(spec, tuple) else element[0]
-        return tf.nest.map_structure(in_parts, whole)
+        tree = element if isinstance(spec, tuple) else element[0]
+        return tf.nest.map_structure(in_parts, tree)
 
     return dataset.map(converted)
 
@@ -82,13 +82,13 @@ def from_parts(tree: Any) -> Any:
 
     kinds = (SparseParts, tf.compat.v1.SparseTensorValue, tf.SparseTensor)
 
-    def whole(node: Any) -> Any:
+    def joined(node: Any) -> Any:
         if isinstance(node, tf.SparseTensor):
             node = in_parts(node)
         is_sparse = isinstance(node, kinds)
         return SparseArray(*map(np.asarray, node)) if is_sparse else node
 
-    return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, kinds))
+    return jax.tree.map(joined, tree, is_leaf=lambda node: isinstance(node, kinds))
 
 
 def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
@@ -98,13 +98,13 @@ def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
     v1 = tf.compat.v1
     if not isinstance(leaf, SparseArray):
         return v1.placeholder(leaf.dtype, shape)
-    rows, *others = shape
-    whole = v1.placeholder(tf.int64, [1 + len(others)], SHAPE_NAME)
+    rows, *inner = shape
+    dense_shape = v1.placeholder(tf.int64, [1 + len(inner)], SHAPE_NAME)
     # All batches have the same number of rows, and no other size in common.
-    sizes = [tf.constant(rows, tf.int64), *tf.unstack(whole)[1:]]
-    shape = tf.stack(sizes) if others else tf.identity(whole)
+    sizes = [tf.constant(rows, tf.int64), *tf.unstack(dense_shape)[1:]]
+    shape = tf.stack(sizes) if inner else tf.identity(dense_shape)
     return tf.SparseTensor(
-        v1.placeholder(tf.int64, [None, 1 + len(others)]),
+        v1.placeholder(tf.int64, [None, 1 + len(inner)]),
         v1.placeholder(leaf.dtype, [None]),
         shape,
     )
@@ -112,7 +112,11 @@ def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
 
 def fed_for(tree: Any) -> list[Any]:
     """Returns the placeholders that a batch feeds for a pytree of features."""
-    return [each for leaf in jax.tree.leaves(tree) for each in _fed_for_one(leaf)]
+    return [
+        placeholder
+        for leaf in jax.tree.leaves(tree)
+        for placeholder in _fed_for_one(leaf)
+    ]
 
 
 def _fed_for_one(leaf: Any) -> list[Any]:
@@ -121,5 +125,5 @@ def _fed_for_one(leaf: Any) -> list[Any]:
     if not isinstance(leaf, tf.SparseTensor):
         return [leaf]
     op = leaf.dense_shape.op
-    whole = op.inputs[1].op.inputs[0] if op.type == "Pack" else op.inputs[0]
-    return [leaf.indices, leaf.values, whole]
+    dense_shape = op.inputs[1].op.inputs[0] if op.type == "Pack" else op.inputs[0]
+    return [leaf.indices, leaf.values, dense_shape]

@@ -41,8 +41,8 @@ def enter(
     Those `of_hooks` stay on the host if devices cannot hold them in their dtypes.
     """
     new = {}
-    own = {name: model.local[name] for name in local}
-    for name, variable in {**own, **model.variables}.items():
+    local_variables = {name: model.local[name] for name in local}
+    for name, variable in {**local_variables, **model.variables}.items():
         shape = tuple(variable.shape.as_list())
         if name not in store.variables:
             dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
@@ -57,7 +57,7 @@ def enter(
                 dtype=on_devices.name,
                 trainable=name in model.trainable,
                 # Metric variables belong to one call, and are in no checkpoint.
-                synchronization="on_read" if name in own else "auto",
+                synchronization="on_read" if name in local_variables else "auto",
             )
         elif tuple(store.variables[name].shape) != shape:
             raise ValueError(
@@ -122,47 +122,47 @@ def _enter_counter(store: VariableStore, name: str, shape: tuple[int, ...]) -> N
 
 def _initial_values(
     model: ModelGraph,
-    own: Collection[str],
+    names: Collection[str],
     on_host: Collection[str],
     paths: Collection[str],
     values: AnyArraysByPath,
     shardings: object = None,
 ) -> ArraysByPath:
-    """Returns the initial values of a graph's `own` variables, some of them `on_host`.
+    """Returns the initial values of a graph's variables `names`, some `on_host`.
 
     A session computes them unsharded, whatever their `shardings`. Initializers may read
     the `values` of other variables.
     """
     del shardings
-    wanted = [name for name in own if name in paths]
-    if not wanted:
+    requested = [name for name in names if name in paths]
+    if not requested:
         return {}
     variables = {**model.local, **model.variables}
-    made = _constants({n: variables[n] for n in wanted if n not in on_host})
-    drawn = [name for name in wanted if name not in made]
+    constants = _constants({n: variables[n] for n in requested if n not in on_host})
+    drawn = [name for name in requested if name not in constants]
     initializers = {
         name: variables[name].initializer
         for name in _needed(model.graph, variables, drawn)
     }
-    known = {
+    existing = {
         name: values[name]
         for name in initializers
         if name in values and name != GLOBAL_STEP
     }
     drawing = [initializers[name] for name in drawn]
-    _report(model.graph, drawing, len(wanted))
+    _report(model.graph, drawing, len(requested))
     with host_session(model.graph) as session:
-        load_values(session, variables, known)
+        load_values(session, variables, existing)
         session.run(
-            [op for n, op in initializers.items() if n not in known],
+            [op for n, op in initializers.items() if n not in existing],
             model.scaffold.init_feed_dict if drawn else None,
         )
-        rest = session.run({name: variables[name] for name in drawn})
-    local = [name for name in wanted if name in model.local]
+        computed = session.run({name: variables[name] for name in drawn})
+    local = [name for name in requested if name in model.local]
     if local and model.scaffold.local_init is not None:
-        given = {**made, **rest, **values}
-        rest |= model.scaffold.local_init.values(
-            model.variables, model.local, given, local
+        initial = {**constants, **computed, **values}
+        computed |= model.scaffold.local_init.values(
+            model.variables, model.local, initial, local
         )
     # `jax.numpy` would compile a copy for each shape.
     fitting = {
@@ -171,22 +171,22 @@ def _initial_values(
             jax.dtypes.canonicalize_dtype(value.dtype),
             f"The initial value of {name!r}",
         )
-        for name, value in {**made, **rest}.items()
+        for name, value in {**constants, **computed}.items()
         if name not in on_host
     }
     copied: ArraysByPath = jax.device_put(fitting)
-    kept = {n: v for n, v in {**made, **rest}.items() if n in on_host}
-    return {**copied, **kept}
+    host_values = {n: v for n, v in {**constants, **computed}.items() if n in on_host}
+    return {**copied, **host_values}
 
 
 def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the initial values that need no session, such as those of most slots."""
-    found = {}
+    constants = {}
     for name, variable in variables.items():
         value = _constant(variable.initializer.inputs[1])
         if value is not None:
-            found[name] = value
-    return found
+            constants[name] = value
+    return constants
 
 
 def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
@@ -203,7 +203,7 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
     return jax.numpy.full(tuple(shape), as_dtype(number, dtype, name))
 
 
-def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
+def _report(graph: Any, initializers: Sequence[Any], total: int) -> None:
     """Logs how many variables are initialized from each checkpoint."""
     # A separate operation reads each value.
     counts = collections.Counter(
@@ -215,17 +215,17 @@ def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
         _logger.info(
             "Initial values of %d of %d variables: %s",
             count,
-            wanted,
+            total,
             path,
         )
 
 
 def _needed(
-    graph: Any, variables: Mapping[str, Any], wanted: Collection[str]
+    graph: Any, variables: Mapping[str, Any], names: Collection[str]
 ) -> set[str]:
     """Returns the variables that initializers assign or read."""
     needed: set[str] = set()
-    more = set(wanted)
+    more = set(names)
     while more - needed:
         needed |= more
         ops = reachable(graph, [variables[n].initializer for n in needed])

@@ -173,7 +173,7 @@ def part_of(definition: Definition, names: Sequence[str], kept: Collection[str])
     """Returns a graph of the `kept` nodes, without control inputs from others."""
     import tensorflow as tf
 
-    whole = definition.whole
+    whole = definition.graph_def
     part = tf.compat.v1.GraphDef(versions=whole.versions)
     part.library.CopyFrom(whole.library)
     for name in (each for each in names if each in kept):

@@ -177,7 +177,7 @@ def written(node: Node, positions: Collection[int], library: Library) -> set[int
     for each in functions:
         function = library[each.name]
         names = [argument.name for argument in function.signature.input_arg]
-        assigned = effects_of(Body.of(function), library).last_writes
+        assigned = effects_of(Body.from_function(function), library).last_writes
         found |= {p for p in positions if names[p - first] in assigned}
     return found
 

@@ -183,7 +183,7 @@ class Pruned:
             ops,
             body,
             library,
-            definition.whole.versions,
+            definition.graph_def.versions,
             inputs,
             [*fetches, *more],
             done,

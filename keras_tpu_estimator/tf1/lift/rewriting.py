@@ -150,7 +150,7 @@ class _Rewriter:
             number = type_number("uint64")
             new.signature.input_arg.add(name=KEY, type=number)
         del new.node_def[:]
-        self.write(Body.of(function), Writer(new.node_def, is_function=True))
+        self.write(Body.from_function(function), Writer(new.node_def, is_function=True))
         return new
 
     def _return_next_key(self, function: Function) -> None:

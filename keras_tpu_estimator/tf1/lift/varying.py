@@ -142,7 +142,7 @@ class _Walk:
         self, function: Function, arguments: list[bool]
     ) -> tuple[list[bool], set[int]]:
         """Returns the outputs that differ, and the arguments made to differ."""
-        signature, body = function.signature, Body.of(function)
+        signature, body = function.signature, Body.from_function(function)
         names = [argument.name for argument in signature.input_arg]
         differing = {n for n, d in zip(names, arguments, strict=True) if d}
         inner = _Walk(self.library, differing)
