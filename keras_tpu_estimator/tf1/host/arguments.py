@@ -28,9 +28,9 @@ class FilledIn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with tensors as in `only_tensors`, and other values."""
-        given = iter(jax.tree.leaves(kwargs or list(args)))
+        tensors = iter(jax.tree.leaves(kwargs or list(args)))
         tree = map_arguments(
-            lambda value: next(given) if _is_tensor(value) else value,
+            lambda value: next(tensors) if _is_tensor(value) else value,
             self.arguments,
         )
         return HostFunction(self.function, self.arguments).call(tree)
@@ -68,9 +68,9 @@ def names_of(function: Callable[..., Any], arguments: PyTree) -> PyTree:
 
     def path_name(path: Any, leaf: Any) -> str:
         del leaf
-        first, *rest = path
+        first, *suffix = path
         key = first.key if isinstance(arguments, Mapping) else first.idx
-        return names[key] + jax.tree_util.keystr(tuple(rest))
+        return names[key] + jax.tree_util.keystr(tuple(suffix))
 
     named: PyTree = jax.tree_util.tree_map_with_path(path_name, arguments)
     return named
@@ -78,8 +78,8 @@ def names_of(function: Callable[..., Any], arguments: PyTree) -> PyTree:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Returns the name of the user's function."""
-    own = _users(function)
-    return str(getattr(own, "__name__", own))
+    original = _users(function)
+    return str(getattr(original, "__name__", original))
 
 
 def _users(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,11 +91,11 @@ def _users(function: Callable[..., Any]) -> Callable[..., Any]:
 def _positional(function: Callable[..., Any], count: int) -> list[str]:
     """Returns the names of the first arguments of a function."""
     names: list[str] = []
-    for each in inspect.signature(function).parameters.values():
-        if each.kind is each.VAR_POSITIONAL:
-            left = count - len(names)
-            names += [f"{each.name}[{number}]" for number in range(left)]
-        names.append(each.name)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            remaining = count - len(names)
+            names += [f"{parameter.name}[{number}]" for number in range(remaining)]
+        names.append(parameter.name)
     return names[:count]
 
 

@@ -50,16 +50,16 @@ class Cut:
         graph = tf.Graph()
         with graph.as_default():
             inputs = [
-                tf.compat.v1.placeholder(each.dtype, each.shape)
-                for each in self.boundary
+                tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+                for tensor in self.boundary
             ]
             used = {i for node in self.definition.node for i in node.input}
-            given = {
+            input_map = {
                 tensor.name: value
                 for tensor, value in zip(self.boundary, inputs, strict=True)
                 if tensor.name.removesuffix(":0") in used
             }
-            tf.graph_util.import_graph_def(self.definition, given, name="")
+            tf.graph_util.import_graph_def(self.definition, input_map, name="")
         operation = graph.get_operation_by_name
         handles = {
             name: operation(name).outputs[0] for name in (*self.variables, *self.copied)
@@ -89,39 +89,41 @@ def cut(
     ops = reachable(graph, [*fetches, *initializers.values(), *tables])
     definition = definition_of(graph)
     nodes, library = definition.nodes, definition.library
-    given = {getattr(each, "op", each).name for each in fetches}
+    fetch_names = {getattr(fetch, "op", fetch).name for fetch in fetches}
     odd = {op.name for op in ops if reason_against(op, nodes[op.name], library)}
     odd.update(more)
 
     def parts() -> tuple[set[str], set[str], list[Any]]:
         """Returns the host's operations, its constants, and the boundary."""
-        own, constant = given | variables.keys(), set[str]()
+        hosted, constant = fetch_names | variables.keys(), set[str]()
         for op in ops:
             before = _before(op)
-            if before & own or op.name in odd:
-                own.add(op.name)
+            if before & hosted or op.name in odd:
+                hosted.add(op.name)
             elif before <= constant and (
                 not op.op_def.is_stateful or (more and op.type in _READS)
             ):
                 if not op.type.startswith("Placeholder"):
                     constant.add(op.name)
-        own -= {op.name for op in ops if op.name in given and op.name in constant}
+        hosted -= {
+            op.name for op in ops if op.name in fetch_names and op.name in constant
+        }
         boundary = {
             tensor.name: tensor
             for op in ops
-            if op.name in own
+            if op.name in hosted
             for tensor in op.inputs
-            if tensor.op.name not in own | constant
+            if tensor.op.name not in hosted | constant
         }
-        return own, constant, list(boundary.values())
+        return hosted, constant, list(boundary.values())
 
-    own, constant, boundary = parts()
+    hosted, constant, boundary = parts()
     sizing = _sizing(graph, boundary)
     if sizing:
         odd |= sizing
-        own, constant, boundary = parts()
+        hosted, constant, boundary = parts()
     return Cut(
-        part_of(definition, [op.name for op in ops], own | constant),
+        part_of(definition, [op.name for op in ops], hosted | constant),
         boundary,
         list(initializers),
         [op.name for op in (*initializers.values(), *tables)],
@@ -136,7 +138,7 @@ def _sizing(graph: Any, tensors: Sequence[Any]) -> set[str]:
     tensors of fixed sizes. Stateful operations stay there: the host has neither their
     variables nor the keys of their random numbers.
     """
-    varying = [each for each in tensors if not _is_fixed(each)]
+    varying = [tensor for tensor in tensors if not _is_fixed(tensor)]
     return {
         op.name
         for op in reachable(graph, varying)
@@ -169,17 +171,21 @@ def _before(op: Any) -> set[str]:
     return inputs | {other.name for other in op.control_inputs}
 
 
-def part_of(definition: Definition, names: Sequence[str], kept: Collection[str]) -> Any:
-    """Returns a graph of the `kept` nodes, without control inputs from others."""
+def part_of(
+    definition: Definition, names: Sequence[str], included: Collection[str]
+) -> Any:
+    """Returns a graph of the `included` nodes, without control inputs from others."""
     import tensorflow as tf
 
-    whole = definition.graph_def
-    part = tf.compat.v1.GraphDef(versions=whole.versions)
-    part.library.CopyFrom(whole.library)
-    for name in (each for each in names if each in kept):
+    graph_def = definition.graph_def
+    part = tf.compat.v1.GraphDef(versions=graph_def.versions)
+    part.library.CopyFrom(graph_def.library)
+    for name in filter(included.__contains__, names):
         node = definition.nodes[name]
         inputs = [
-            each for each in node.input if not each.startswith("^") or each[1:] in kept
+            reference
+            for reference in node.input
+            if not reference.startswith("^") or reference[1:] in included
         ]
         add_copy(part.node, node, inputs)
     return part

@@ -33,52 +33,52 @@ class HostSplit:
     Attributes:
         tensors: The tensors that the devices receive.
         sizes: The sizes that the host computes, with the operations that need them.
-        own: The names of the operations that the host runs.
+        hosted: The names of the operations that the host runs.
     """
 
     tensors: Sequence[Any]
     sizes: Sequence[SizeUse]
-    own: Collection[str]
+    hosted: Collection[str]
     ops: Sequence[Any]
 
 
 def split(
     graph: Any,
     inputs: Sequence[Any],
-    wanted: Sequence[Any],
+    fetches: Sequence[Any],
     rows: int,
 ) -> HostSplit:
     """Splits a graph whose `inputs` are fed for a batch of `rows` rows."""
-    ops = reachable(graph, wanted)
-    own, free = _own(graph, ops, inputs, rows)
+    ops = reachable(graph, fetches)
+    hosted, free = _host_operations(graph, ops, inputs, rows)
     fed = {tensor.op.name for tensor in inputs}
-    sizes = sizes_of_values(ops, fed, free, own)
+    sizes = sizes_of_values(ops, fed, free, hosted)
     varying = _after(ops, fed)
-    left, given = _of_devices(ops, wanted, own, sizes)
-    found = {t.name: t for t in given if _leaves(t, varying)}
+    device_ops, received = _of_devices(ops, fetches, hosted, sizes)
+    tensors = {t.name: t for t in received if _leaves(t, varying)}
     for tensor in inputs:
-        if tensor.op in left:
-            found[tensor.name] = tensor
-    names = {op.name for op in left}
+        if tensor.op in device_ops:
+            tensors[tensor.name] = tensor
+    names = {op.name for op in device_ops}
     sizes = [use for use in sizes if use.op.name in names]
-    return HostSplit([*found.values()], sizes, own, left)
+    return HostSplit([*tensors.values()], sizes, hosted, device_ops)
 
 
 def _of_devices(
     ops: Sequence[Any],
-    wanted: Sequence[Any],
-    own: Collection[str],
+    fetches: Sequence[Any],
+    hosted: Collection[str],
     sizes: Sequence[SizeUse],
 ) -> tuple[list[Any], list[Any]]:
     """Returns the operations of the devices, and the tensors that they receive."""
-    needed, given = set[str](), []
+    needed, received = set[str](), []
     of_host = {(use.op.name, use.number) for use in sizes}
-    stack = [*wanted]
+    stack = [*fetches]
     while stack:
-        each = stack.pop()
-        op = getattr(each, "op", each)
-        if op.name in own:
-            given += [] if op is each else [each]
+        element = stack.pop()
+        op = getattr(element, "op", element)
+        if op.name in hosted:
+            received += [] if op is element else [element]
         elif op.name not in needed:
             needed.add(op.name)
             stack += op.control_inputs
@@ -87,12 +87,12 @@ def _of_devices(
                 for number, tensor in enumerate(op.inputs)
                 if (op.name, number) not in of_host
             ]
-    places = {op.name: place for place, op in enumerate(ops)}
-    given.sort(key=lambda tensor: (places[tensor.op.name], tensor.name))
-    return [op for op in ops if op.name in needed], given
+    positions = {op.name: position for position, op in enumerate(ops)}
+    received.sort(key=lambda tensor: (positions[tensor.op.name], tensor.name))
+    return [op for op in ops if op.name in needed], received
 
 
-def _own(
+def _host_operations(
     graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int
 ) -> tuple[set[str], set[str]]:
     """Returns the names of operations that the host runs, and of those it can run."""
@@ -100,11 +100,11 @@ def _own(
     marked, sizes = borders_of(graph), _sizes_in(ops)
     settled = functools.partial(_is_settled, rows=rows, sizes=sizes)
     fed = {tensor.op.name for tensor in inputs}
-    own = {each.op.name for each in inputs if not settled(each)}
+    hosted = {tensor.op.name for tensor in inputs if not settled(tensor)}
     free = set(fed)
 
     def continues(op: Any, tensor: Any) -> bool:
-        if tensor.op.name not in own or tensor.name in marked:
+        if tensor.op.name not in hosted or tensor.name in marked:
             return False
         if settled(tensor):
             return tensor.op.name not in fed and _narrows(op, tensor)
@@ -116,17 +116,17 @@ def _own(
             continue
         free.add(op.name)
         if _is_odd(op, definition) or any(continues(op, t) for t in op.inputs):
-            own.add(op.name)
-    return own, free
+            hosted.add(op.name)
+    return hosted, free
 
 
 def _after(ops: Sequence[Any], first: Collection[str]) -> set[str]:
     """Returns the names of operations, and of those that depend on them."""
-    found = set(first)
+    dependents = set(first)
     for op in ops:
-        if any(tensor.op.name in found for tensor in op.inputs):
-            found.add(op.name)
-    return found
+        if any(tensor.op.name in dependents for tensor in op.inputs):
+            dependents.add(op.name)
+    return dependents
 
 
 def _is_repeatable(op: Any) -> bool:
@@ -155,7 +155,7 @@ def _narrows(op: Any, tensor: Any) -> bool:
     The devices have 32 bits, so the host must reduce a hash to them.
     """
     is_wide = tensor.dtype.name in ("int64", "uint64")
-    return is_wide and [each.shape for each in op.outputs] == [tensor.shape]
+    return is_wide and [output.shape for output in op.outputs] == [tensor.shape]
 
 
 def _is_settled(tensor: Any, rows: int, sizes: Collection[str]) -> bool:
@@ -175,9 +175,9 @@ def _sizes_in(ops: Sequence[Any]) -> set[str]:
     for op in ops:
         is_source = op.type in OF_SHAPES or op.type.startswith("Sparse")
         is_source |= SHAPE_NAME in op.name
-        known = [tensor.name in sizes for tensor in op.inputs]
-        if is_source or (any(known) and all(map(_may_be_size, op.inputs))):
-            sizes.update(each.name for each in op.outputs if _may_be_size(each))
+        are_sizes = [tensor.name in sizes for tensor in op.inputs]
+        if is_source or (any(are_sizes) and all(map(_may_be_size, op.inputs))):
+            sizes.update(output.name for output in op.outputs if _may_be_size(output))
     return sizes
 
 
@@ -201,10 +201,10 @@ def _has_numbers(tensor: Any) -> bool:
 
 
 def size_of_values(
-    graph: Any, inputs: Sequence[Any], wanted: Sequence[Any]
+    graph: Any, inputs: Sequence[Any], fetches: Sequence[Any]
 ) -> SizeUse | None:
     """Returns a size of a step that depends on values of a dense input, if any."""
-    ops = without_assertions(graph, wanted)
+    ops = without_assertions(graph, fetches)
     if not needs_sizes(ops):
         return None
     fed, free = {tensor.op.name for tensor in inputs}, set[str]()

@@ -67,7 +67,7 @@ class HookedGraph(Protocol):
         fed, and need no tensor of a step.
         """
 
-    def batch_run(self, fetches: Any, asked: Collection[str]) -> BatchRun | None:
+    def batch_run(self, fetches: Any, requested: Collection[str]) -> BatchRun | None:
         """Returns operations that assign variables and need the input of a step, and
         that were not requested before the run.
         """
@@ -85,9 +85,12 @@ class HookedGraph(Protocol):
         hooks made.
         """
 
-    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
-        """Returns the names to fetch for some tensors; `asked` are those requested
-        before the run, or `None` before that.
+    def request(
+        self, fetches: Any, requested: Collection[str] | None = None
+    ) -> Request:
+        """Returns the names to fetch for some tensors.
+
+        `requested` are the names of earlier requests, or `None` before the run.
         """
 
 
@@ -102,13 +105,13 @@ class InputGraphSession(Protocol):
 
 class GraphSession:
     """A `tf.compat.v1.Session` for TensorFlow hooks, of a program that must have a
-    graph; `asked` are the names that the hook has requested so far. An early call of
+    graph; `requested` are the names of the hook's requests so far. An early call of
     the hook has already run the operations of `input_graph`.
     """
 
     input_graph: Any = None
 
-    def __init__(self, session: Session, asked: Collection[str] = ()):
+    def __init__(self, session: Session, requested: Collection[str] = ()):
         if session.graph is None:
             raise ValueError(
                 "Hooks of TensorFlow need a model_fn that builds a "
@@ -118,7 +121,7 @@ class GraphSession:
             )
         self._session = session
         self._hooked: HookedGraph = session.graph
-        self._asked = asked
+        self._requested = requested
 
     @property
     def graph(self) -> Any:
@@ -160,10 +163,10 @@ class GraphSession:
             self._session.live.assign(assigned)
             return fetched
         refuse_feed("feed_dict", feed_dict or None)
-        batch_run = self._hooked.batch_run(fetches, self._asked)
+        batch_run = self._hooked.batch_run(fetches, self._requested)
         if batch_run is not None:
             return self._on_batch(batch_run)
-        request = self._hooked.request(fetches, self._asked)
+        request = self._hooked.request(fetches, self._requested)
         return self.results(request)
 
     def _on_batch(self, run: BatchRun) -> Any:
@@ -192,10 +195,10 @@ class GraphSession:
         return values
 
 
-def graph_session(session: Session, asked: Collection[str] = ()) -> GraphSession:
+def graph_session(session: Session, requested: Collection[str] = ()) -> GraphSession:
     """Returns a session that TensorFlow's own functions also accept."""
-    made: GraphSession = _known_to_tensorflow()(session, asked)
-    return made
+    tensorflow_session: GraphSession = _known_to_tensorflow()(session, requested)
+    return tensorflow_session
 
 
 @functools.cache

@@ -59,8 +59,8 @@ class HostRun:
         """Runs the operations, and returns the fetched and the assigned values."""
         variables = self.model.variables
         with host_session(self.model.graph) as session:
-            own = {name: values[name] for name in self.names}
-            load_values(session, variables, own)
+            variable_values = {name: values[name] for name in self.names}
+            load_values(session, variables, variable_values)
             fetched = session.run(self.fetches, dict(self.feed_dict))
             assigned = session.run({n: variables[n] for n in self.assigned})
         return fetched, assigned
@@ -73,8 +73,8 @@ def host_run(
 
     A run that only reads variables needs no session. See `of_variables`.
     """
-    leaves = [element_of(model.graph, each) for each in jax.tree.leaves(fetches)]
-    elements = [each for each in leaves if each is not None]
+    leaves = [element_of(model.graph, leaf) for leaf in jax.tree.leaves(fetches)]
+    elements = [element for element in leaves if element is not None]
     run = of_variables(model, fetches, elements, feed_dict or {})
     if (
         run is None
@@ -97,14 +97,14 @@ def of_variables(
     needs_inputs: bool = False,
 ) -> HostRun | None:
     """Returns a run of fetches, or `None` if they need the inputs of a step, or not."""
-    known = definition_of(model.graph)
+    definition = definition_of(model.graph)
     ops = reachable(model.graph, elements)
-    of_steps = {each.op.name for each in model.inputs}
+    of_steps = {tensor.op.name for tensor in model.inputs}
     if any(op.name in of_steps for op in ops) != needs_inputs:
         return None
     names = [op.name for op in ops if op.type == "VarHandleOp"]
-    body = Body([known.nodes[op.name] for op in ops], [], names)
-    assigned = effects_of(body, known.library).last_writes
+    body = Body([definition.nodes[op.name] for op in ops], [], names)
+    assigned = effects_of(body, definition.library).last_writes
     return HostRun(fetches, feed_dict, model, names, [*assigned])
 
 
@@ -177,11 +177,11 @@ def _joined(results: Any) -> Any:
 
 def _refuse_components(fetches: Any, leaves: Sequence[Any]) -> None:
     """Raises a ValueError if fetches have components that cores cannot concatenate."""
-    for given in jax.tree.leaves(fetches):
-        if not any(given is leaf for leaf in leaves):
+    for fetch in jax.tree.leaves(fetches):
+        if not any(fetch is leaf for leaf in leaves):
             raise ValueError(
                 "On several cores hooks must fetch dense tensors, because the "
-                f"values of the cores are concatenated. Received: {given}. Fetch "
+                f"values of the cores are concatenated. Received: {fetch}. Fetch "
                 "`tf.sparse.to_dense(tensor)` or `tf.convert_to_tensor(tensor)`, or "
                 "set use_tpu=False to train on one device."
             )
@@ -205,9 +205,9 @@ def _remembered(
     @functools.wraps(find)
     def remembered(graph: "FetchedGraph", tensor: Any) -> _Part | None:
         key = (find, tensor.name)
-        if key not in graph.found:
-            graph.found[key] = find(graph, tensor)
-        return graph.found[key]
+        if key not in graph.parts:
+            graph.parts[key] = find(graph, tensor)
+        return graph.parts[key]
 
     return remembered
 
@@ -217,7 +217,7 @@ class FetchedGraph:
 
     Attributes:
         fetched: The fetches of each run without hooks.
-        found: Cached results about its tensors.
+        parts: Cached results about its tensors.
 
     `step_of` returns the step of some elements of the graph.
     """
@@ -234,7 +234,7 @@ class FetchedGraph:
         self._num_replicas = num_replicas
         self.fetched = _fetched(model.spec)
         self._model = _with_call_variables(model)
-        self.found: dict[Any, _Part | None] = {}
+        self.parts: dict[Any, _Part | None] = {}
         self._assigns: dict[Any, bool] = {}
         self._known_to_train: dict[tuple[str, ...], bool] = {}
         self._of_model_fn = {*model.variables}
@@ -247,24 +247,25 @@ class FetchedGraph:
         v1 = tf.compat.v1
         with as_in_tf2(), self.graph.as_default():
             # Variables of a hook are reused in later calls of the estimator.
-            own = v1.variable_scope(v1.get_variable_scope(), reuse=v1.AUTO_REUSE)
-            with own:
+            with v1.variable_scope(v1.get_variable_scope(), reuse=v1.AUTO_REUSE):
                 yield
 
-    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
+    def request(
+        self, fetches: Any, requested: Collection[str] | None = None
+    ) -> Request:
         """Returns the request for some tensors. See `HookedGraph`."""
         leaves, structure = jax.tree.flatten(in_components(fetches))
         if self._num_replicas > 1:
             _refuse_components(fetches, leaves)
-        parts = [self._part(leaf, asked) for leaf in leaves]
+        parts = [self._part(leaf, requested) for leaf in leaves]
 
         def results(values: ArraysByPath, ran: FetchedGraph | None) -> Any:
-            own = parts
+            current = parts
             if ran is not None and ran is not self:
                 pairs = zip(leaves, parts, strict=True)
-                own = [ran._counterpart(leaf) or part for leaf, part in pairs]
-            made = [part.make(values) for part in own]
-            return _joined(jax.tree.unflatten(structure, made))
+                current = [ran._counterpart(leaf) or part for leaf, part in pairs]
+            arrays = [part.make(values) for part in current]
+            return _joined(jax.tree.unflatten(structure, arrays))
 
         return Request({n for part in parts for n in part.names}, results)
 
@@ -279,7 +280,7 @@ class FetchedGraph:
             variables={**model.variables, **new, **local},
             local={**model.local, **local},
         )
-        self.found.clear()
+        self.parts.clear()
         self._assigns.clear()
         self._steps.clear()
         self._known_to_train.clear()
@@ -297,14 +298,14 @@ class FetchedGraph:
         """Returns whether values contain train operations. See `HookedGraph`."""
         return any(self._trains([e]) for e in self._elements_in(values))
 
-    def batch_run(self, fetches: Any, asked: Collection[str]) -> BatchRun | None:
+    def batch_run(self, fetches: Any, requested: Collection[str]) -> BatchRun | None:
         """Returns a run on a batch. See `HookedGraph`."""
         leaves, structure = jax.tree.flatten(in_components(fetches))
         elements = [self._element_on_batch(leaf) for leaf in leaves]
-        if any(each is None for each in elements) or not self._trains(elements):
+        if any(element is None for element in elements) or not self._trains(elements):
             return None
-        names = [each.name for each in elements]
-        if {name.removesuffix(":0") for name in names} <= {*asked}:
+        names = [element.name for element in elements]
+        if {name.removesuffix(":0") for name in names} <= {*requested}:
             return None
         variables = {n: self._part(n, ()) for n in names if n in self._model.variables}
         operations = tuple(dict.fromkeys(n for n in names if n not in variables))
@@ -318,8 +319,8 @@ class FetchedGraph:
             return np.asarray(values[element.name], dtype)[()]
 
         def results(values: ArraysByPath) -> Any:
-            made = [result(element, values) for element in elements]
-            return _joined(jax.tree.unflatten(structure, made))
+            arrays = [result(element, values) for element in elements]
+            return _joined(jax.tree.unflatten(structure, arrays))
 
         return BatchRun(operations, [*variables], results)
 
@@ -364,7 +365,7 @@ class FetchedGraph:
 
     def _trains(self, elements: Sequence[Any]) -> bool:
         """Returns whether elements assign variables, and need the input of a step."""
-        key = tuple(each.name for each in elements)
+        key = tuple(element.name for element in elements)
         if key not in self._known_to_train:
             run = of_variables(self._model, None, elements, needs_inputs=True)
             self._known_to_train[key] = run is not None and bool(run.assigned)
@@ -394,7 +395,7 @@ class FetchedGraph:
             return None
         return self._of_strings(element) if hasattr(element, "op") else None
 
-    def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
+    def _part(self, leaf: Any, requested: Collection[str] | None) -> _Part:
         import tensorflow as tf
 
         element = element_of(self.graph, leaf)
@@ -405,14 +406,14 @@ class FetchedGraph:
             if not is_value or len(element.outputs) != 1:
                 return self._operation(element)
             (element,) = element.outputs
-        return self._tensor(element, asked)
+        return self._tensor(element, requested)
 
     def _operation(self, op: Any) -> _Part:
         """Returns an empty part for an operation, which has no value."""
         stateful = [
-            each
-            for each in reachable(self.graph, [op])
-            if each.op_def is not None and each.op_def.is_stateful
+            operation
+            for operation in reachable(self.graph, [op])
+            if operation.op_def is not None and operation.op_def.is_stateful
         ]
         if stateful:
             raise ValueError(
@@ -424,7 +425,7 @@ class FetchedGraph:
             )
         return _Part([], lambda values: None)
 
-    def _tensor(self, tensor: Any, asked: Collection[str] | None) -> _Part:
+    def _tensor(self, tensor: Any, requested: Collection[str] | None) -> _Part:
         import tensorflow as tf
 
         variable = _variable_read(tensor.op)
@@ -440,14 +441,14 @@ class FetchedGraph:
             )
         name = tensor.name.removesuffix(":0")
         dtype = tensor.dtype.as_numpy_dtype
-        if asked is not None and name in asked:
+        if requested is not None and name in requested:
             return _one(name, dtype)
         part = self._of_strings(tensor)
-        if asked is None:
+        if requested is None:
             return part or _one(name, dtype)
         part = part or self._of_variables(tensor)
         always = self._model.variables
-        if part is not None and {*part.names} <= {*asked, *always}:
+        if part is not None and {*part.names} <= {*requested, *always}:
             return part
         raise ValueError(
             "A hook can fetch variables at any time, and tensors of the step "
@@ -459,10 +460,11 @@ class FetchedGraph:
     @_remembered
     def _of_strings(self, tensor: Any) -> _Part | None:
         """Returns a part that the host computes from tensors, or `None`."""
-        known = definition_of(self.graph)
+        definition = definition_of(self.graph)
         ops = reachable(self.graph, [tensor])
         if not any(
-            reason_against(op, known.nodes[op.name], known.library) for op in ops
+            reason_against(op, definition.nodes[op.name], definition.library)
+            for op in ops
         ):
             return None
         part = cut(self.graph, [tensor], {})
@@ -475,17 +477,17 @@ class FetchedGraph:
             )
         on_host = part.graph()
         run = on_host.callable([on_host.graph.get_tensor_by_name(tensor.name)])
-        inputs = [self._tensor(each, None) for each in part.boundary]
+        inputs = [self._tensor(border, None) for border in part.boundary]
 
         def make(values: ArraysByPath) -> Any:
-            arrays = [each.make(values) for each in inputs]
+            arrays = [source.make(values) for source in inputs]
             for boundary, array in zip(part.boundary, arrays, strict=True):
                 if not boundary.shape.is_compatible_with(array.shape):
                     # A hook has made the tensor for batches of another shape.
                     raise KeyError(tensor.name)
             return run(*arrays)[0]
 
-        return _Part([n for each in inputs for n in each.names], make)
+        return _Part([n for source in inputs for n in source.names], make)
 
     @_remembered
     def _of_variables(self, tensor: Any) -> _Part | None:
@@ -503,8 +505,8 @@ def _leaves(value: Any, depth: int = 4) -> Iterator[Any]:
     if not isinstance(value, list | tuple | set):
         yield value
     elif depth:
-        for each in [*value]:
-            yield from _leaves(each, depth - 1)
+        for child in [*value]:
+            yield from _leaves(child, depth - 1)
 
 
 def _fetched(spec: Spec) -> Any:
@@ -534,9 +536,9 @@ def _one(name: str, dtype: Any) -> _Part:
 
 def _variable_read(op: Any) -> str | None:
     """Returns the name of the variable that an operation reads, or `None`."""
-    for each in _passed_on(op):
-        if each.type == "VarHandleOp":
-            return str(each.name)
+    for origin in _passed_on(op):
+        if origin.type == "VarHandleOp":
+            return str(origin.name)
     return None
 
 

@@ -39,7 +39,7 @@ class HostGraph:
         inputs: Sequence[Any],
         handles: Mapping[str, Any],
         initializers: Sequence[Any],
-        others: Sequence[Any] = (),
+        table_initializers: Sequence[Any] = (),
     ):
         import tensorflow as tf
 
@@ -56,13 +56,13 @@ class HostGraph:
         self.graph = graph
         self._session = host_session(graph)
         self._initializers = initializers
-        self._session.run([*initializers, *others, *_writers(graph)])
+        self._session.run([*initializers, *table_initializers, *_writers(graph)])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
         """Returns a function of arrays, one for each input, that runs fetches."""
         # Copying arrays that nothing reads would take most of the time.
         ops = {op.name for op in reachable(self.graph, fetches)}
-        needed = [each.op.name in ops for each in self._inputs]
+        needed = [tensor.op.name in ops for tensor in self._inputs]
         run = self._session.make_callable(
             fetches, [*itertools.compress(self._inputs, needed)]
         )
@@ -71,8 +71,8 @@ class HostGraph:
     def assigning(self, name: str) -> Callable[..., Any]:
         """Returns a function of an array that assigns it to a variable."""
         value, assign = loader_of(self._handles[name])
-        made: Callable[..., Any] = self._session.make_callable(assign, [value])
-        return made
+        function: Callable[..., Any] = self._session.make_callable(assign, [value])
+        return function
 
     def reset(self) -> None:
         """Initializes the variables again."""
@@ -121,7 +121,7 @@ class CalledGraph(HostGraph):
         graph = tf.Graph()
         with as_in_tf2(), graph.as_default():
             step = v1.train.create_global_step()
-            made = len(graph.get_operations())
+            count = len(graph.get_operations())
             with tf.name_scope(_ARGUMENTS):
                 tree = jax.tree.map(
                     lambda a, name: v1.placeholder(a.dtype, a.shape, _node_name(name)),
@@ -129,7 +129,7 @@ class CalledGraph(HostGraph):
                     names_of(function, tensors),
                 )
             self.returned = _returned(function, tree)
-            new = graph.get_operations()[made:]
+            new = graph.get_operations()[count:]
             variables = {
                 variable.op.name: variable
                 for variable in (*v1.local_variables(), *v1.global_variables())
@@ -147,7 +147,7 @@ class CalledGraph(HostGraph):
             [tables],
         )
         self._set_step: Callable[..., Any] | None = None
-        if any(step.handle is each for op in new for each in op.inputs):
+        if any(step.handle is tensor for op in new for tensor in op.inputs):
             self._set_step = self.assigning(step.op.name)
 
     def set_step(self, number: int) -> None:
@@ -168,7 +168,7 @@ class GraphFunction:
         self._dtypes = dtypes
 
     @classmethod
-    def of(cls, host: HostFunction) -> tuple[Self, PyTree]:
+    def from_host_function(cls, host: HostFunction) -> tuple[Self, PyTree]:
         """Returns the function for the host, and the dtypes of its tensors."""
         dtypes = dtypes_of(host.tensors)
         return cls(host.function, dtypes), dtypes
@@ -231,21 +231,21 @@ def _writers(graph: Any) -> list[Any]:
 def growing_loops(graph: Any, fetches: Sequence[Any], mode: str) -> list[str]:
     """Returns the loops that the host runs outside of TRAIN, and warns about them."""
     loops = [op for op in reachable(graph, fetches) if op.type in LOOPS]
-    found = [op for op in loops if _grows(op)]
+    growing = [op for op in loops if _grows(op)]
     call = "evaluate" if mode == ModeKeys.EVAL else "predict"
-    for op in found:
+    for op in growing:
         warn_once(
             f"{call} runs {op.name}, made at {line_of(op)}, on the host, because "
             "its tensors change their shapes. Each batch copies the variables "
             "of this part to the host. To use the devices, pad the tensors to "
             "their final size before the loop."
         )
-    return [op.name for op in found]
+    return [op.name for op in growing]
 
 
 def _grows(loop: Any) -> bool:
     """Returns whether the first round of a loop changes the shape of a tensor."""
-    if all(each.shape.is_fully_defined() for each in loop.outputs):
+    if all(output.shape.is_fully_defined() for output in loop.outputs):
         return False
     after = _shapes_after_a_round(loop)
     return any(
@@ -263,12 +263,12 @@ def _shapes_after_a_round(loop: Any) -> list[Any]:
     for node in definition.node:
         node.attr.pop("_class", None)
     with tf.Graph().as_default():
-        given = {
+        input_map = {
             name: _like(tensor)
             for name, tensor in zip(arguments, loop.inputs, strict=True)
         }
-        found = tf.graph_util.import_graph_def(definition, given, results)
-    return [tensor.shape for tensor in found]
+        outputs = tf.graph_util.import_graph_def(definition, input_map, results)
+    return [tensor.shape for tensor in outputs]
 
 
 def _like(tensor: Any) -> Any:

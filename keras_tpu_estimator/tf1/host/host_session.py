@@ -140,19 +140,19 @@ def _operations(graph: Any, returned: PyTree) -> list[Any]:
             "host_call must make its summaries with tf.compat.v2.summary or "
             "tf.contrib.summary, inside `writer.as_default()`, and return "
             "tf.compat.v1.summary.all_v2_summary_ops(). Received summaries of "
-            f"tf.summary: {[each.op.name for each in summaries[:5]]}."
+            f"tf.summary: {[summary.op.name for summary in summaries[:5]]}."
         )
     operations = []
-    for each in tf.nest.flatten(returned):
-        if each is None:
+    for element in tf.nest.flatten(returned):
+        if element is None:
             continue
-        if not isinstance(each, tf.Operation) and not tf.is_tensor(each):
+        if not isinstance(element, tf.Operation) and not tf.is_tensor(element):
             raise TypeError(
                 "host_call must return operations or tensors of the graph "
-                f"that it builds. Received: {each!r} of type "
-                f"{type(each).__name__}"
+                f"that it builds. Received: {element!r} of type "
+                f"{type(element).__name__}"
             )
-        operations.append(getattr(each, "op", each))
+        operations.append(getattr(element, "op", element))
     return operations
 
 

@@ -77,16 +77,16 @@ def sizes_of_values(
     ops: Sequence[Any],
     fed: Collection[str],
     free: Collection[str],
-    others: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> list[SizeUse]:
     """Returns the sizes that XLA must know and that depend on values of the input.
 
     Args:
         fed: The names of the operations that are fed.
         free: The names of the operations that need no variables.
-        others: The names of operations whose sizes do not matter.
+        ignored: The names of operations whose sizes do not matter.
     """
-    users = [op for op in ops if op.name not in others]
+    users = [op for op in ops if op.name not in ignored]
     unknown = [*filter(_is_unknown, _uses(users, _SIZES))]
     if not unknown:
         return []
@@ -94,9 +94,9 @@ def sizes_of_values(
     for op in ops:
         if op.type not in OF_SHAPES and any(t.op.name in varying for t in op.inputs):
             varying.add(op.name)
-    own = varying & set(free)
-    found = [use for use in unknown if use.tensor.op.name in own]
-    if found:
+    candidates = varying & set(free)
+    sizes = [use for use in unknown if use.tensor.op.name in candidates]
+    if sizes:
         # Slices must then have the same sizes as what they are combined with.
         odd = [
             op
@@ -104,19 +104,19 @@ def sizes_of_values(
             if op.type in _OF_SLICES and not op.outputs[0].shape.is_fully_defined()
         ]
         slices = filter(_is_unknown, _uses(odd, _OF_SLICES))
-        found += [use for use in slices if use.tensor.op.name in own]
-    return found
+        sizes += [use for use in slices if use.tensor.op.name in candidates]
+    return sizes
 
 
-def without_assertions(graph: Any, wanted: Sequence[Any]) -> list[Any]:
+def without_assertions(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     """Returns the operations of a step, without those that only assertions need."""
-    stack, kept = [getattr(each, "op", each) for each in wanted], set[str]()
+    stack, needed = [getattr(fetch, "op", fetch) for fetch in fetches], set[str]()
     while stack:
         op = stack.pop()
-        if op.name not in kept and op.type != "Assert":
-            kept.add(op.name)
+        if op.name not in needed and op.type != "Assert":
+            needed.add(op.name)
             stack += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return [op for op in reachable(graph, wanted) if op.name in kept]
+    return [op for op in reachable(graph, fetches) if op.name in needed]
 
 
 def as_shape(sizes: np.ndarray) -> np.ndarray:
@@ -127,7 +127,7 @@ def as_shape(sizes: np.ndarray) -> np.ndarray:
     >>> as_shape(np.array([7, -1])).shape
     (0, 14, 1)
     """
-    flat = [int(each) for each in np.ravel(sizes)]
+    flat = [int(size) for size in np.ravel(sizes)]
     return np.zeros([0, *(2 * n if n >= 0 else -2 * n - 1 for n in flat)], "uint8")
 
 

@@ -43,8 +43,8 @@ class InputSession:
                 *initializers,
             ]
             self._session = host_session()
-            for each in self._initializers:
-                self._session.run(each)
+            for initializer in self._initializers:
+                self._session.run(initializer)
             self._coordinator = v1.train.Coordinator()
             if v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS):
                 v1.train.start_queue_runners(self._session, self._coordinator)
@@ -229,8 +229,8 @@ class _Tensors(BatchSource):
 class _Eager(BatchSource):
     """A source that is read eagerly, even if the script has disabled that."""
 
-    def __init__(self, source: BatchSource, kept: Any = None):
-        super().__init__(kept)
+    def __init__(self, source: BatchSource, value: Any = None):
+        super().__init__(value)
         self._source = source
         self.is_single, self.stacked = source.is_single, source.stacked
         self.may_stay = source.may_stay

@@ -170,14 +170,14 @@ class GraphMetrics(Metrics):
         with graph.as_default():
             # The position of the graph that belongs to batches of this size.
             number = tf.constant([len(self._graphs)], tf.int32)
-            wanted = jax.tree.map(
+            copies = jax.tree.map(
                 lambda t: tf.identity(t) if tf.is_tensor(t) else t, dict(pairs)
             )
             local = {v.op.name: v for v in v1.local_variables()}
-        fetches = jax.tree.leaves(wanted)
+        fetches = jax.tree.leaves(copies)
         part = cut(graph, fetches, local)
         part = dataclasses.replace(part, boundary=[number, *part.boundary])
-        names = jax.tree.map(lambda each: each.name, wanted)
+        names = jax.tree.map(lambda tensor: tensor.name, copies)
         self._graphs.append(_Cut(part, names))
         self._dtypes = dtypes_of(part.boundary)
         return part.boundary

@@ -27,7 +27,7 @@ def keep_order(
     needed = {op.name for op in reachable(graph, fetches)}
     last: dict[str, Any] = dict.fromkeys(handle.name for handle in handles)
     for op in graph.get_operations():
-        used = [each.name for each in op.inputs if each.name in last]
+        used = [tensor.name for tensor in op.inputs if tensor.name in last]
         if not used or op.name not in needed:
             continue
         before = {last[name].name: last[name] for name in used if last[name]}
@@ -44,14 +44,14 @@ def assign_constants_first(
     TensorFlow runs it as soon as a run begins, before the batch is read. In a host's
     graph the batch already exists.
     """
-    waiting = {each.op.name for each in inputs}
-    known = {handle.name for handle in handles}
+    waiting = {tensor.op.name for tensor in inputs}
+    handle_names = {handle.name for handle in handles}
     first: dict[str, dict[str, Any]] = {}
     later: list[tuple[Any, str]] = []
     for op in reachable(graph, fetches):
-        before = [*(each.op for each in op.inputs), *op.control_inputs]
-        used = [each.name for each in op.inputs if each.name in known]
-        waits = not waiting.isdisjoint(each.name for each in before)
+        before = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+        used = [tensor.name for tensor in op.inputs if tensor.name in handle_names]
+        waits = not waiting.isdisjoint(operation.name for operation in before)
         if op.type == _ASSIGNMENT and used and not waits:
             first.setdefault(used[0], {})[op.name] = op
         elif waits or op.type not in READS:
@@ -62,11 +62,11 @@ def assign_constants_first(
         _wait_for(op, first.get(name, {}))
 
 
-def _wait_for(op: Any, others: dict[str, Any]) -> None:
+def _wait_for(op: Any, earlier: dict[str, Any]) -> None:
     """Makes an operation also wait for others, by name."""
-    controls = {each.name: each for each in op.control_inputs}
-    if others.keys() - controls.keys():
-        internals.set_control_inputs(op, list((controls | others).values()))
+    controls = {control.name: control for control in op.control_inputs}
+    if earlier.keys() - controls.keys():
+        internals.set_control_inputs(op, list((controls | earlier).values()))
 
 
 def _ended(graph: Any, op: Any) -> Any:

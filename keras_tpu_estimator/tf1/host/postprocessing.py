@@ -50,10 +50,10 @@ class _GraphCall:
         copied = [_value_of(graph.get_operation_by_name(n)) for n in self.part.copied]
         return [
             *(
-                each if self._is_by_row(each) else tf.expand_dims(each, 0)
-                for each in self.part.boundary
+                tensor if self._is_by_row(tensor) else tf.expand_dims(tensor, 0)
+                for tensor in self.part.boundary
             ),
-            *(tf.expand_dims(each, 0) for each in copied),
+            *(tf.expand_dims(tensor, 0) for tensor in copied),
         ]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
@@ -61,20 +61,22 @@ class _GraphCall:
 
         The graph has a fixed number of rows, so smaller batches are padded.
         """
-        arrays = [np.asarray(each) for each in tensors]
-        given = arrays[: len(self.part.boundary)]
-        by_row = zip(given, map(self._is_by_row, self.part.boundary), strict=True)
+        arrays = [np.asarray(tensor) for tensor in tensors]
+        received = arrays[: len(self.part.boundary)]
+        by_row = zip(received, map(self._is_by_row, self.part.boundary), strict=True)
         count = next((len(array) for array, is_by_row in by_row if is_by_row), None)
         if count is None:
             devices = len(arrays[0]) if arrays else 1
         else:
             devices = -(-count // self.rows)
         with self._running:
-            self._copy(arrays[len(given) :])
-            found = self._joined([self._of_device(given, n) for n in range(devices)])
+            self._copy(arrays[len(received) :])
+            outputs = self._joined(
+                [self._of_device(received, n) for n in range(devices)]
+            )
         if count in (None, devices * self.rows):
-            return found
-        return [each[:count] for each in found]
+            return outputs
+        return [output[:count] for output in outputs]
 
     def _is_by_row(self, tensor: Any) -> bool:
         shape = tensor.shape
@@ -82,15 +84,15 @@ class _GraphCall:
 
     def _of_device(self, arrays: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
         """Returns the results for the part of a batch that one device has."""
-        given = []
+        arguments = []
         for array, tensor in zip(arrays, self.part.boundary, strict=True):
             if self._is_by_row(tensor):
-                own = _rows(array, number * self.rows, self.rows)
+                share = _rows(array, number * self.rows, self.rows)
             else:
-                own = array[number]
-            given.append(own.astype(tensor.dtype.as_numpy_dtype, copy=False))
-        found: list[np.ndarray] = self._run(*given)
-        return found
+                share = array[number]
+            arguments.append(share.astype(tensor.dtype.as_numpy_dtype, copy=False))
+        outputs: list[np.ndarray] = self._run(*arguments)
+        return outputs
 
     def _joined(self, parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
         """Returns the concatenated results of devices."""
@@ -98,7 +100,7 @@ class _GraphCall:
             return [*parts[0]]
         columns = [*zip(*parts, strict=True)]
         for name, arrays in zip(self.names, columns, strict=True):
-            shapes = [each.shape for each in arrays]
+            shapes = [array.shape for array in arrays]
             if len({shape[1:] for shape in shapes}) > 1:
                 raise ValueError(
                     "Tensors that the host computes after the devices must have the "
@@ -106,7 +108,7 @@ class _GraphCall:
                     f"{shapes}. Use one device (use_tpu=False), or pad the tensor to "
                     "one shape."
                 )
-        return [np.concatenate(each) for each in columns]
+        return [np.concatenate(column) for column in columns]
 
     def _copy(self, values: Sequence[np.ndarray]) -> None:
         """Assigns the values of variables, which are the same on all devices."""
@@ -149,9 +151,9 @@ class _WeakCall:
 
 def _rows(array: np.ndarray, start: int, size: int) -> np.ndarray:
     """Returns a number of rows of an array; the last one is repeated if needed."""
-    own = array[start : start + size]
-    missing = [(0, size - len(own))] + [(0, 0)] * (array.ndim - 1)
-    return np.pad(own, missing, mode="edge")
+    rows = array[start : start + size]
+    missing = [(0, size - len(rows))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(rows, missing, mode="edge")
 
 
 def _value_of(variable: Any) -> Any:
@@ -173,21 +175,21 @@ def on_host(
     """
     import tensorflow as tf
 
-    leaves = [each for each in jax.tree.leaves(tensors) if tf.is_tensor(each)]
+    leaves = [leaf for leaf in jax.tree.leaves(tensors) if tf.is_tensor(leaf)]
     behind = _behind(graph, leaves, loops)
     flat = [t for t in leaves if t.dtype == tf.string or t.op.name in behind]
     if not flat:
         return tensors, None
     part = cut(graph, flat, {}, loops)
-    names = [each.name for each in flat]
+    names = [tensor.name for tensor in flat]
     call = _GraphCall(part, names, rows)
     arguments = call.arguments(graph)
     weak = _WeakCall(weakref.ref(call))
-    made = {
+    host_tensors = {
         name: HostTensor(weak, number, arguments) for number, name in enumerate(names)
     }
     replaced = jax.tree.map(
-        lambda each: made.get(getattr(each, "name", None), each), tensors
+        lambda leaf: host_tensors.get(getattr(leaf, "name", None), leaf), tensors
     )
     return replaced, call
 
@@ -210,11 +212,11 @@ def called_with_host_tensors(
 def _behind(graph: Any, tensors: Sequence[Any], loops: Collection[str]) -> set[str]:
     """Returns the names of operations that depend on the host."""
     definition = definition_of(graph)
-    found = set(loops)
+    dependents = set(loops)
     for op in reachable(graph, tensors):
         node = definition.nodes[op.name]
-        if any(tensor.op.name in found for tensor in op.inputs) or is_for_host(
+        if any(tensor.op.name in dependents for tensor in op.inputs) or is_for_host(
             op, node, definition.library
         ):
-            found.add(op.name)
-    return found
+            dependents.add(op.name)
+    return dependents

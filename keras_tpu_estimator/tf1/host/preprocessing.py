@@ -46,20 +46,21 @@ def as_bytes(strings: np.ndarray, least: int = _LEAST) -> np.ndarray:
     longest = max([least, *map(len, flat)])
     size = 1 << (longest - 1).bit_length()
     rows = [
-        each.ljust(size, b"\0") + len(each).to_bytes(_LENGTH, "little") for each in flat
+        string.ljust(size, b"\0") + len(string).to_bytes(_LENGTH, "little")
+        for string in flat
     ]
-    made = np.frombuffer(b"".join(rows), np.uint8)
-    return made.reshape(*strings.shape, size + _LENGTH)
+    encoded = np.frombuffer(b"".join(rows), np.uint8)
+    return encoded.reshape(*strings.shape, size + _LENGTH)
 
 
 def from_bytes(array: np.ndarray) -> np.ndarray:
     """Returns the strings that `as_bytes` encoded."""
     *shape, size = array.shape
-    made = np.empty(array.size // size, object)
-    for place, row in enumerate(np.ascontiguousarray(array).reshape(-1, size)):
+    strings = np.empty(array.size // size, object)
+    for position, row in enumerate(np.ascontiguousarray(array).reshape(-1, size)):
         length = int.from_bytes(row[-_LENGTH:].tobytes(), "little")
-        made[place] = row[:length].tobytes()
-    return made.reshape(shape)
+        strings[position] = row[:length].tobytes()
+    return strings.reshape(shape)
 
 
 def decoded(tensor: Any, shape: Any) -> Any:
@@ -67,17 +68,17 @@ def decoded(tensor: Any, shape: Any) -> Any:
     import tensorflow as tf
 
     with tf.name_scope("kte_strings"):
-        made = tf.numpy_function(from_bytes, [tensor], tf.string, stateful=False)
-    made.set_shape(shape)
-    return made
+        strings = tf.numpy_function(from_bytes, [tensor], tf.string, stateful=False)
+    strings.set_shape(shape)
+    return strings
 
 
 def normalized(array: np.ndarray) -> np.ndarray:
     """Returns strings, but no other values, as bytes in an array of objects."""
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
-    made = np.empty(array.shape, object)
-    for place, value in enumerate(array.ravel()):
+    strings = np.empty(array.shape, object)
+    for position, value in enumerate(array.ravel()):
         if isinstance(value, str):
             value = value.encode()
         if not isinstance(value, bytes):
@@ -86,8 +87,8 @@ def normalized(array: np.ndarray) -> np.ndarray:
                 f"{value!r} of type {type(value).__name__}. Return numbers or "
                 "strings from input_fn."
             )
-        made.flat[place] = value
-    return made
+        strings.flat[position] = value
+    return strings
 
 
 _ROWS = "rows"
@@ -115,15 +116,15 @@ class HostPart:
         self._rows = example.additional["batch_size"]
         self._mode = mode
         self._model: ModelGraph | None = make()
-        made = self._split(self._model)
-        self._names = [tensor.name for tensor in made.tensors]
-        self._sizes = {_size_name(use): use for use in made.sizes}
+        host_split = self._split(self._model)
+        self._names = [tensor.name for tensor in host_split.tensors]
+        self._sizes = {_size_name(use): use for use in host_split.sizes}
         self._borders = borders_of(self._model.graph)
         self._columns: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         # The graph keeps its Python functions alive.
         self._graph = self._model.graph
-        self._run = _runner(self._model, made)
+        self._run = _runner(self._model, host_split)
 
     def tensors(self, features: Features, labels: Labels) -> dict[str, Any]:
         """Computes the tensors that the devices receive, by name."""
@@ -138,14 +139,14 @@ class HostPart:
             ]
         columns = [*zip(*parts, strict=True)]
         count = len(self._names)
-        found = {
+        received = {
             name: self._joined(name, arrays)
             for name, arrays in zip(self._names, columns[:count], strict=True)
         }
         for name, arrays in zip(self._sizes, columns[count:], strict=True):
-            found[name] = self._size(name, arrays)
+            received[name] = self._size(name, arrays)
         # The size of the batch, even if the model reads no row.
-        return found | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
+        return received | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
 
     def model(self, tensors: Mapping[str, Any]) -> ModelGraph:
         """Returns the devices' part of the graph, for one device's tensors by name."""
@@ -157,14 +158,14 @@ class HostPart:
 
         With several devices, tensors of summaries would need one row for each example.
         """
-        wanted = _wanted(model, self._mode)
+        fetches = _fetches_of(model, self._mode)
         if self._mode == ModeKeys.TRAIN and self._replicas == 1:
-            wanted += [op.inputs[1] for op in _summaries(model)]
-        return split(model.graph, model.inputs, wanted, self._rows)
+            fetches += [op.inputs[1] for op in _summaries(model)]
+        return split(model.graph, model.inputs, fetches, self._rows)
 
     def _size(self, name: str, arrays: Sequence[np.ndarray]) -> Unbatched:
         """Returns a size for all replicas."""
-        if any(not np.array_equal(each, arrays[0]) for each in arrays[1:]):
+        if any(not np.array_equal(array, arrays[0]) for array in arrays[1:]):
             op, _ = self._sizes[name]
             raise ValueError(
                 "Sizes that model_fn computes from values of the input must be "
@@ -180,24 +181,24 @@ class HostPart:
         if arrays[0].dtype == object:
             least = max(self._bytes.get(name, 1), *map(_longest, arrays), 1)
             self._bytes[name] = least
-            arrays = [as_bytes(each, least) for each in arrays]
+            arrays = [as_bytes(array, least) for array in arrays]
         if name in self._borders:
-            widest = max(columns_for(each.shape[-1]) for each in arrays)
+            widest = max(columns_for(array.shape[-1]) for array in arrays)
             # Another thread may change the entry, so that it is not read again.
             columns = max(self._columns.get(name, 1), widest)
             self._columns[name] = columns
             missing = self._borders[name]
-            arrays = [filled(each, missing, columns) for each in arrays]
-        is_by_row = all(each.shape[:1] == (self._rows,) for each in arrays)
+            arrays = [filled(array, missing, columns) for array in arrays]
+        is_by_row = all(array.shape[:1] == (self._rows,) for array in arrays)
         if len(arrays) == 1:
             return arrays[0] if is_by_row else Unbatched(arrays[0])
-        if not is_by_row or len({each.shape for each in arrays}) > 1:
+        if not is_by_row or len({array.shape for array in arrays}) > 1:
             tensor = self._graph.get_tensor_by_name(name)
             raise ValueError(
                 "Tensors that model_fn computes from strings or sparse tensors must "
                 "have one row for each example, and the same shape on each device. "
                 f"Received: {name}, made at {line_of(tensor.op)}, of the shapes "
-                f"{[each.shape for each in arrays]}. Use one device "
+                f"{[array.shape for array in arrays]}. Use one device "
                 "(use_tpu=False), or compute it in input_fn."
             )
         return np.concatenate(arrays)
@@ -212,7 +213,7 @@ def _summaries(model: ModelGraph) -> list[Any]:
     return summaries.operations(model.graph, model.scaffold.summary_op)
 
 
-def _wanted(model: ModelGraph, mode: str) -> list[Any]:
+def _fetches_of(model: ModelGraph, mode: str) -> list[Any]:
     """Returns the tensors and operations of a spec that a mode needs."""
     spec = model.spec
     unused = {"train_op"} if mode != ModeKeys.TRAIN else {"predictions"}
@@ -222,12 +223,12 @@ def _wanted(model: ModelGraph, mode: str) -> list[Any]:
         unused |= {"eval_metric_ops", "eval_metrics"}
     names = [name for name in _SPEC_TENSORS if name not in unused]
     values = [getattr(spec, name, None) for name in names]
-    return [each for each in _leaves(values) if _is_element(each)]
+    return [element for element in _leaves(values) if _is_element(element)]
 
 
 def size_of_input(model: ModelGraph, mode: str) -> str | None:
     """Describes a size of a step that depends on values of the input, if any."""
-    use = size_of_values(model.graph, model.inputs, _wanted(model, mode))
+    use = size_of_values(model.graph, model.inputs, _fetches_of(model, mode))
     if use is None:
         return None
     return f"{use.op.name} ({use.op.type}), made at {line_of(use.op)}"
@@ -249,22 +250,22 @@ def _longest(strings: np.ndarray) -> int:
 
 
 def _runner(
-    model: ModelGraph, made: HostSplit
+    model: ModelGraph, host_split: HostSplit
 ) -> Callable[[Sequence[Any]], list[np.ndarray]]:
     """Returns a function of a batch's leaves that runs the host's part."""
     import tensorflow as tf
 
-    sizes = {_size_name(use): use.tensor for use in made.sizes}
-    fetches = [*made.tensors, *sizes.values()]
+    sizes = {_size_name(use): use.tensor for use in host_split.sizes}
+    fetches = [*host_split.tensors, *sizes.values()]
     tables = table_initializers(model.graph, fetches)
     ops = reachable(model.graph, [*fetches, *tables])
-    kept = _without_variables(ops)
+    included = _without_variables(ops)
     names = [op.name for op in ops]
-    definition = part_of(definition_of(model.graph), names, kept)
+    definition = part_of(definition_of(model.graph), names, included)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(definition, name="")
-    present = [tensor.op.name in kept for tensor in model.inputs]
+    present = [tensor.op.name in included for tensor in model.inputs]
     inputs = [
         graph.get_tensor_by_name(tensor.name)
         for tensor, is_present in zip(model.inputs, present, strict=True)
@@ -276,24 +277,28 @@ def _runner(
 
     def run(leaves: Sequence[Any]) -> list[np.ndarray]:
         arrays = [array for leaf in leaves for array in _arrays(leaf)]
-        given = [a for a, is_present in zip(arrays, present, strict=True) if is_present]
-        found: list[np.ndarray] = [np.asarray(each) for each in fetch(*given)]
-        return found
+        arguments = [
+            a for a, is_present in zip(arrays, present, strict=True) if is_present
+        ]
+        outputs: list[np.ndarray] = [np.asarray(value) for value in fetch(*arguments)]
+        return outputs
 
     return run
 
 
 def _without_variables(ops: Sequence[Any]) -> set[str]:
     """Returns the names of operations that depend on no variable."""
-    found = set[str]()
+    independent = set[str]()
     for op in ops:
         before = {*(tensor.op for tensor in op.inputs), *op.control_inputs}
-        if op.type != "VarHandleOp" and all(each.name in found for each in before):
-            found.add(op.name)
-        elif op.inputs and all(tensor.op.name in found for tensor in op.inputs):
+        if op.type != "VarHandleOp" and all(
+            operation.name in independent for operation in before
+        ):
+            independent.add(op.name)
+        elif op.inputs and all(tensor.op.name in independent for tensor in op.inputs):
             # Its control inputs are omitted.
-            found.add(op.name)
-    return found
+            independent.add(op.name)
+    return independent
 
 
 def _arrays(leaf: Any) -> Sequence[np.ndarray]:
@@ -306,7 +311,7 @@ def _arrays(leaf: Any) -> Sequence[np.ndarray]:
 
 def _for_devices(
     model: ModelGraph,
-    made: HostSplit,
+    host_split: HostSplit,
     tensors: Mapping[str, Any],
 ) -> ModelGraph:
     """Returns a model's graph with placeholders for the results of the host."""
@@ -315,18 +320,18 @@ def _for_devices(
     v1 = tf.compat.v1
     inputs, moved = [], {}
     with model.graph.as_default(), tf.name_scope("kte_from_host"):
-        for tensor in made.tensors:
+        for tensor in host_split.tensors:
             leaf = tensors[tensor.name]
             value = getattr(leaf, "value", leaf)
             is_string = tensor.dtype == tf.string
             dtype = tf.uint8 if is_string else tensor.dtype
-            given = v1.placeholder(dtype, value.shape)
-            inputs.append(given)
+            placeholder = v1.placeholder(dtype, value.shape)
+            inputs.append(placeholder)
             moved[tensor.name] = (
-                decoded(given, value.shape[:-1]) if is_string else given
+                decoded(placeholder, value.shape[:-1]) if is_string else placeholder
             )
         sizes: dict[str, Any] = {}
-        for use in made.sizes:
+        for use in host_split.sizes:
             name = _size_name(use)
             if name not in sizes:
                 shape = tensors[name].value.shape
@@ -334,13 +339,17 @@ def _for_devices(
                 sizes[name] = tf.constant(from_shape(shape, use.tensor))
             internals.set_input(use.op, use.number, sizes[name])
         inputs.append(v1.placeholder(tf.uint8, tensors[_ROWS].shape))
-    for op in [*made.ops, *_summaries(model)]:
+    for op in [*host_split.ops, *_summaries(model)]:
         for number, tensor in enumerate(op.inputs):
             if tensor.name in moved:
                 internals.set_input(op, number, moved[tensor.name])
-        kept = [each for each in op.control_inputs if each.name not in made.own]
-        if len(kept) < len(op.control_inputs):
-            internals.set_control_inputs(op, kept)
+        controls = [
+            control
+            for control in op.control_inputs
+            if control.name not in host_split.hosted
+        ]
+        if len(controls) < len(op.control_inputs):
+            internals.set_control_inputs(op, controls)
     return dataclasses.replace(
         model, spec=_with_moved(model.spec, moved), inputs=inputs
     )

@@ -36,11 +36,11 @@ def call_batched(
     """
     import tensorflow as tf
 
-    inputs = [tf.convert_to_tensor(each) for each in tf.nest.flatten(args)]
+    inputs = [tf.convert_to_tensor(argument) for argument in tf.nest.flatten(args)]
     returned: list[PyTree] = []
 
-    def body(*own: Any) -> list[Any]:
-        result = function(*tf.nest.pack_sequence_as(args, own))
+    def body(*arguments: Any) -> list[Any]:
+        result = function(*tf.nest.pack_sequence_as(args, arguments))
         tensors = [tf.convert_to_tensor(t) for t in tf.nest.flatten(result)]
         returned.append(tf.nest.pack_sequence_as(result, tensors))
         return tensors
@@ -81,19 +81,19 @@ class ServedTF1ModelFn(ServedModelFn):
         if metrics is None and spec.eval_metrics is not None:
             metrics = spec.eval_metrics.call(spec.eval_metrics.tensors)
         return {
-            f"metrics/{name}/{part}": _as_tensor(each)
+            f"metrics/{name}/{part}": _as_tensor(element)
             for name, pair in (metrics or {}).items()
-            for part, each in zip(("value", "update_op"), pair, strict=True)
+            for part, element in zip(("value", "update_op"), pair, strict=True)
         }
 
 
-def _as_tensor(each: Any) -> Any:
+def _as_tensor(element: Any) -> Any:
     """Converts an operation to an empty tensor, because signatures contain tensors."""
     import tensorflow as tf
 
-    if not isinstance(each, tf.Operation):
-        return each
-    with tf.control_dependencies([each]):
+    if not isinstance(element, tf.Operation):
+        return element
+    with tf.control_dependencies([element]):
         return tf.constant([], name="metric_op_wrapper")
 
 

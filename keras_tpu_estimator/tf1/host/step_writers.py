@@ -26,7 +26,9 @@ from keras_tpu_estimator.tf1.lift.refusals import reason_against
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]] | None:
+def taken_out(
+    graph: Any, fetches: Sequence[Any]
+) -> tuple[StepWriter, list[Any]] | None:
     """Removes the operations that write files from a graph, if the step allows it.
 
     It returns the function that the host calls for each step, and its tensors, one row
@@ -34,18 +36,18 @@ def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]]
     it returns `None`.
     """
     writing = _writing(graph)
-    runs = [op for op in reachable(graph, wanted) if op.name in writing]
+    runs = [op for op in reachable(graph, fetches) if op.name in writing]
     definition = definition_of(graph)
-    given = {getattr(each, "op", each).name for each in wanted}
-    if not runs or given & writing.keys() or _assigns(runs, definition):
+    fetch_names = {getattr(fetch, "op", fetch).name for fetch in fetches}
+    if not runs or fetch_names & writing.keys() or _assigns(runs, definition):
         return None
     waiting = _leave_out(graph, writing)
-    others = {op.name for op in reachable(graph, wanted)}
-    part = _Part.of(graph, definition, writing, runs, others)
+    needed = {op.name for op in reachable(graph, fetches)}
+    part = _Part.from_graph(graph, definition, writing, runs, needed)
     with graph.as_default():
-        reads = [_read(each, part) for each in part.variables.values()]
-        rows = [_row(each) for each in (*part.boundary.values(), *reads)]
-    before = [_all_before(each.op) for each in reads]
+        reads = [_read(handle, part) for handle in part.variables.values()]
+        rows = [_row(tensor) for tensor in (*part.boundary.values(), *reads)]
+    before = [_all_before(value.op) for value in reads]
     for op in waiting:
         # Variables are read when the removed operations would have read them: before
         # operations that waited for these. Some operations have waited only for the
@@ -66,25 +68,25 @@ class _Part:
     Attributes:
         names: The names of the operations to run.
         ops: All operations that come before these, in the order of creation.
-        kept: The names of the operations that the host runs.
+        hosted: The names of the operations that the host runs.
         boundary: The tensors that the devices compute, by name.
         variables: The handles of the variables that are read, by name.
     """
 
     names: Sequence[str]
     ops: Sequence[Any]
-    kept: set[str]
+    hosted: set[str]
     boundary: Mapping[str, Any]
     variables: Mapping[str, Any]
 
     @classmethod
-    def of(
+    def from_graph(
         cls,
         graph: Any,
         definition: Definition,
         writing: Mapping[str, Any],
         runs: Sequence[Any],
-        others: set[str],
+        needed: set[str],
     ) -> "_Part":
         """Makes a part without operations on tensors of unknown shape.
 
@@ -100,12 +102,12 @@ class _Part:
             if op.type in WRITERS and op.inputs[0].op.name in used
         ]
         ops = _before(graph, [*runs, *openers])
-        own = {op.name for op in ops if op.name in writing}
+        hosted = {op.name for op in ops if op.name in writing}
         for op in ops:
-            if op.name not in others and _is_hosts(op, definition):
-                own.add(op.name)
-        _spread(ops, own)
-        part = cls([op.name for op in runs], ops, own, *_around(ops, own))
+            if op.name not in needed and _is_hosts(op, definition):
+                hosted.add(op.name)
+        _spread(ops, hosted)
+        part = cls([op.name for op in runs], ops, hosted, *_around(ops, hosted))
         open_shapes = {
             tensor.op.name
             for tensor in part.boundary.values()
@@ -114,7 +116,7 @@ class _Part:
         if not open_shapes:
             return part
         lost = _after(ops, open_shapes)
-        left = [op for op in runs if op.name not in lost]
+        writable = [op for op in runs if op.name not in lost]
         for op in runs:
             if op.name in lost and op.type != "Identity":
                 _logger.warning(
@@ -123,12 +125,12 @@ class _Part:
                     op.name,
                     line_of(op),
                 )
-        return cls.of(graph, definition, writing, left, others)
+        return cls.from_graph(graph, definition, writing, writable, needed)
 
     def cut(self, definition: Definition) -> Cut:
         """Returns the part as a `Cut`."""
         return Cut(
-            part_of(definition, [op.name for op in self.ops], self.kept),
+            part_of(definition, [op.name for op in self.ops], self.hosted),
             list(self.boundary.values()),
             list(self.variables),
         )
@@ -136,13 +138,13 @@ class _Part:
 
 def _writing(graph: Any) -> dict[str, Any]:
     """Returns the writers of a graph and all operations on them, by name."""
-    found: dict[str, Any] = {}
+    writing: dict[str, Any] = {}
     for op in graph.get_operations():
         if op.type == "SummaryWriter" or any(
-            tensor.op.name in found for tensor in op.inputs
+            tensor.op.name in writing for tensor in op.inputs
         ):
-            found[op.name] = op
-    return found
+            writing[op.name] = op
+    return writing
 
 
 def _assigns(ops: Sequence[Any], definition: Definition) -> bool:
@@ -168,13 +170,13 @@ def _leave_out(graph: Any, writing: Mapping[str, Any]) -> list[Any]:
     for op in graph.get_operations():
         controls = op.control_inputs
         now: dict[str, Any] = {}
-        for each in controls:
-            now |= before.get(each.name, {each.name: each})
+        for control in controls:
+            now |= before.get(control.name, {control.name: control})
         if op.name in writing:
             for tensor in op.inputs:
                 now |= before.get(tensor.op.name, {})
             before[op.name] = now
-        elif any(each.name in writing for each in controls):
+        elif any(control.name in writing for control in controls):
             internals.set_control_inputs(op, list(now.values()))
             waiting.append(op)
     return waiting
@@ -182,22 +184,22 @@ def _leave_out(graph: Any, writing: Mapping[str, Any]) -> list[Any]:
 
 def _before(graph: Any, ops: Sequence[Any]) -> list[Any]:
     """Returns operations and those whose tensors they take, in order."""
-    stack, found = [*ops], set()
+    stack, needed = [*ops], set()
     while stack:
         op = stack.pop()
-        if op.name not in found:
-            found.add(op.name)
+        if op.name not in needed:
+            needed.add(op.name)
             stack += [tensor.op for tensor in op.inputs]
-    return [op for op in graph.get_operations() if op.name in found]
+    return [op for op in graph.get_operations() if op.name in needed]
 
 
 def _after(ops: Sequence[Any], names: set[str]) -> set[str]:
     """Returns the names of operations that depend on the tensors of some."""
-    found = {*names}
+    dependents = {*names}
     for op in ops:
-        if any(tensor.op.name in found for tensor in op.inputs):
-            found.add(op.name)
-    return found
+        if any(tensor.op.name in dependents for tensor in op.inputs):
+            dependents.add(op.name)
+    return dependents
 
 
 def _is_hosts(op: Any, definition: Definition) -> bool:
@@ -212,15 +214,15 @@ def _is_hosts(op: Any, definition: Definition) -> bool:
     return reason_against(op, node, definition.library) is not None
 
 
-def _spread(ops: Sequence[Any], own: set[str]) -> None:
+def _spread(ops: Sequence[Any], hosted: set[str]) -> None:
     """Adds operations that depend on the host's, and those that make no numbers."""
     size = 0
-    while size < len(own):
-        size = len(own)
-        own |= _after(ops, own)
+    while size < len(hosted):
+        size = len(hosted)
+        hosted |= _after(ops, hosted)
         for op in reversed(ops):
-            if op.name in own:
-                own |= {
+            if op.name in hosted:
+                hosted |= {
                     tensor.op.name
                     for tensor in op.inputs
                     if not _is_number(tensor) and tensor.op.type != "VarHandleOp"
@@ -232,8 +234,10 @@ def _is_number(tensor: Any) -> bool:
     return bool(dtype.is_bool or dtype.is_complex or dtype.is_numeric)
 
 
-def _around(ops: Sequence[Any], own: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds constants and variables to the host's operations `own`.
+def _around(
+    ops: Sequence[Any], hosted: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Adds constants and variables to the host's operations `hosted`.
 
     It returns the missing tensors and the handles of variables, both by name.
     """
@@ -245,14 +249,14 @@ def _around(ops: Sequence[Any], own: set[str]) -> tuple[dict[str, Any], dict[str
                 constant.add(op.name)
     boundary, variables = {}, {}
     for op in reversed(ops):
-        for tensor in op.inputs if op.name in own else ():
+        for tensor in op.inputs if op.name in hosted else ():
             before = tensor.op
             if before.type == "VarHandleOp":
                 variables[before.name] = tensor
-                own.add(before.name)
+                hosted.add(before.name)
             elif before.name in constant:
-                own.add(before.name)
-            elif before.name not in own:
+                hosted.add(before.name)
+            elif before.name not in hosted:
                 boundary[tensor.name] = tensor
     return boundary, variables
 
@@ -266,34 +270,35 @@ def _read(handle: Any, part: _Part) -> Any:
     readers = [
         op
         for op in part.ops
-        if op.name in part.kept and any(each.op is handle.op for each in op.inputs)
+        if op.name in part.hosted
+        and any(tensor.op is handle.op for tensor in op.inputs)
     ]
-    waited = _waited_for(readers, part.kept)
+    waited = _waited_for(readers, part.hosted)
     internals.set_control_inputs(value.op, waited)
     return value
 
 
 def _all_before(op: Any) -> set[str]:
     """Returns the names of all operations that one waits for."""
-    stack, found = [op], set[str]()
+    stack, earlier = [op], set[str]()
     while stack:
-        each = stack.pop()
-        if each.name not in found:
-            found.add(each.name)
-            stack += [*each.control_inputs, *(t.op for t in each.inputs)]
-    return found
+        operation = stack.pop()
+        if operation.name not in earlier:
+            earlier.add(operation.name)
+            stack += [*operation.control_inputs, *(t.op for t in operation.inputs)]
+    return earlier
 
 
-def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
+def _waited_for(ops: Sequence[Any], hosted: set[str]) -> list[Any]:
     """Returns the devices' operations for which operations of the host wait."""
-    stack, found = [*ops], dict[str, Any]()
+    stack, earlier = [*ops], dict[str, Any]()
     while stack:
         op = stack.pop()
-        for each in (*op.control_inputs, *(t.op for t in op.inputs)):
-            if each.name not in found and each.type != "VarHandleOp":
-                found[each.name] = each
-                stack += [each] if each.name in kept else []
-    return [op for op in found.values() if op.name not in kept]
+        for operation in (*op.control_inputs, *(t.op for t in op.inputs)):
+            if operation.name not in earlier and operation.type != "VarHandleOp":
+                earlier[operation.name] = operation
+                stack += [operation] if operation.name in hosted else []
+    return [op for op in earlier.values() if op.name not in hosted]
 
 
 def _row(tensor: Any) -> Any:

@@ -58,7 +58,7 @@ class NumberedImages(Image):
 
     def serialized(self, reduced: Any) -> bytes:
         """Returns one record for each image."""
-        return _each(self, Image.serialized, reduced)
+        return _numbered(self, Image.serialized, reduced)
 
 
 class NumberedSounds(Audio):
@@ -66,10 +66,10 @@ class NumberedSounds(Audio):
 
     def serialized(self, reduced: Any) -> bytes:
         """Returns one record for each sound."""
-        return _each(self, Audio.serialized, reduced)
+        return _numbered(self, Audio.serialized, reduced)
 
 
-def _each(
+def _numbered(
     summary: Image | Audio, serialized: Callable[[Any, Any], bytes], rows: Any
 ) -> bytes:
     """Returns records, with numbers if several outputs are allowed."""
@@ -88,20 +88,20 @@ def _each(
 def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
     """Returns the summaries of `summary_op` or all; warns about unsupported ones."""
     tensors = _written(graph, summary_op)
-    found, left = [], []
+    summaries, unsupported = [], []
     for tensor in tensors:
-        each = _recorded(tensor.op) if tensor.graph is graph else None
-        if each is None:
-            left.append(f"{tensor.op.name}, made at {line_of(tensor.op)}")
+        summary = _recorded(tensor.op) if tensor.graph is graph else None
+        if summary is None:
+            unsupported.append(f"{tensor.op.name}, made at {line_of(tensor.op)}")
         else:
-            found.append(each)
-    if left:
+            summaries.append(summary)
+    if unsupported:
         warn_once(
             "Summaries must be outside of branches and loops, their tensors "
             "must have fixed shapes, and texts must be constants. These are "
-            f"not written: {'; '.join(left)}."
+            f"not written: {'; '.join(unsupported)}."
         )
-    return found
+    return summaries
 
 
 def _written(graph: Any, summary_op: Any) -> list[Any]:
@@ -132,15 +132,15 @@ def _merged(summary_op: Any) -> list[Any]:
     """Returns the summaries that an operation merges, each once."""
     import tensorflow as tf
 
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     waiting = tf.nest.flatten(summary_op)[::-1]
     while waiting:
         tensor = waiting.pop()
         if tensor.op.type in ("Identity", "MergeSummary"):
             waiting += tensor.op.inputs[::-1]
         else:
-            found.setdefault(tensor.name, tensor)
-    return list(found.values())
+            summaries.setdefault(tensor.name, tensor)
+    return list(summaries.values())
 
 
 def _recorded(op: Any) -> Recorded | None:

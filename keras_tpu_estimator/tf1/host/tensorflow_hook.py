@@ -209,8 +209,8 @@ class TensorFlowHook(LoopHook):
 
     def open(self, session: Session) -> None:
         """Stores the graph of the program."""
-        self._asked: set[str] = set()
-        self._session = graph_session(session, self._asked)
+        self._requested: set[str] = set()
+        self._session = graph_session(session, self._requested)
         self._hooked: HookedGraph = session.graph
         self._coordinator = _train().Coordinator()
         if self._early is not None:
@@ -252,10 +252,10 @@ class TensorFlowHook(LoopHook):
             # Operations that assign a hook's variables run on the host, after the step.
             assigns = self._hooked.assigns(fetches)
             self._assigning = fetches if assigns else None
-            self._wanted = self._request(None if assigns else fetches)
-        for request in (at_end, self._wanted):
-            self._asked.update(() if request is None else request.names)
-        return LaterArgs(sorted(self._asked))
+            self._run_request = self._request(None if assigns else fetches)
+        for request in (at_end, self._run_request):
+            self._requested.update(() if request is None else request.names)
+        return LaterArgs(sorted(self._requested))
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -265,15 +265,15 @@ class TensorFlowHook(LoopHook):
         results = None
         if self._assigning is not None:
             results = self._session.run(self._assigning)
-        elif self._wanted is not None:
+        elif self._run_request is not None:
             try:
-                results = self._session.results(self._wanted)
+                results = self._session.results(self._run_request)
             except KeyError as error:
                 raise ValueError(
                     f"{type(self.hook).__name__} must fetch tensors that "
                     "model_fn makes, because for batches of another size "
                     "model_fn is called again, without the operations of "
-                    f"`begin`. Received {sorted(self._wanted.names)}, not all "
+                    f"`begin`. Received {sorted(self._run_request.names)}, not all "
                     "of which exist. Make them in model_fn, or drop a last, "
                     "smaller batch."
                 ) from error

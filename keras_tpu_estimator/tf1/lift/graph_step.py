@@ -267,14 +267,16 @@ class GraphStep:
         self._dtypes = jax.tree.map(_dtype, tensors.get(PREDICTIONS))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
-            self._metric_fn = HostFunction(*MetricFn.of(only_tensors(metrics_fn)))
+            self._metric_fn = HostFunction(
+                *MetricFn.from_host_function(only_tensors(metrics_fn))
+            )
         if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
             if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
                 tensors[EVAL_METRICS] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            own, dtypes = HostCall.of(only_tensors(spec.host_call))
+            own, dtypes = HostCall.from_host_function(only_tensors(spec.host_call))
             self._own_host_call = own
             self._host_call = HostFunction(own, dtypes)
             self._hooks = (*self._hooks, CloseHostCall(own))
