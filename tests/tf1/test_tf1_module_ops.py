@@ -166,7 +166,7 @@ def test_step_is_rewritten_only_for_cpus(platform, count):
     with tf.Graph().as_default() as graph:
         x = tf.placeholder("float32", [2, 4, 4, 1])
         (y,) = tf.gradients(tf.nn.max_pool2d(x, 2, 2, SAME), x)
-    converted = Pruned.of(graph, [x], [y]).compiled()
+    converted = Pruned.from_graph(graph, [x], [y]).compiled()
 
     def run(x):
         key = jnp.zeros(2, "uint32")

@@ -137,7 +137,7 @@ def converted(function):
     """The converted module of a function of a matrix."""
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 3])
-        return Pruned.of(graph, [x], [function(x)]).compiled().module
+        return Pruned.from_graph(graph, [x], [function(x)]).compiled().module
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_operations_have_lines_by_name():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [16, 2], "x")
         y = network(x)
-        pruned = Pruned.of(graph, [x], [y])
+        pruned = Pruned.from_graph(graph, [x], [y])
     line = network.__code__.co_firstlineno + 1
     assert pruned.line_of("wide") == (__file__, line)
     assert pruned.line_of("no_such_operation") is None
@@ -228,7 +228,7 @@ def test_errors_of_conversion_end_with_xlas_message(network, what, advice):
         x = tf.placeholder(tf.float32, [16, 2])
         y = tf.reduce_sum(network(x))
         with pytest.raises(ValueError, match="cannot compile") as e:
-            Pruned.of(graph, [x], [y]).compiled()
+            Pruned.from_graph(graph, [x], [y]).compiled()
     message = str(e.value)
     places = [message.index(each) for each in (what, __file__, advice)]
     places.append(message.index("XLA's message: "))
@@ -250,7 +250,7 @@ def test_errors_of_conversion_end_with_xlas_message(network, what, advice):
 def test_message_without_an_operation_names_unknown_shapes(network, named):
     with tf.Graph().as_default() as graph:
         y = network(tf.placeholder(tf.float32, [4]))
-        pruned = Pruned.of(graph, [], [y])
+        pruned = Pruned.from_graph(graph, [], [y])
     error = refusals.explained(
         ValueError("An unknown reason."), pruned.ops, pruned.body, pruned.library
     )
@@ -265,7 +265,7 @@ def test_error_names_the_operation_of_a_gradient():
             y = tf.tanh(x, name="forward")
         (grad,) = tf.gradients(y, x)
         with pytest.raises(ValueError, match="cannot compile") as e:
-            Pruned.of(graph, [x], [grad]).compiled()
+            Pruned.from_graph(graph, [x], [grad]).compiled()
     assert "as the gradient of forward, made at" in str(e.value)
 
 

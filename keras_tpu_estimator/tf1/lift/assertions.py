@@ -35,24 +35,24 @@ def without_assertions(
     if not any(_contains_assertion(node, library) for node in nodes):
         return [*nodes]
     by_name = {node.name: node for node in nodes}
-    kept, removed = set[str](), set[str]()
+    remaining, removed = set[str](), set[str]()
     stack = [(name, True) for name in used] + [(name, False) for name in run]
     while stack:
         name, is_used = stack.pop()
-        if name not in by_name or name in kept:
+        if name not in by_name or name in remaining:
             continue
         node = by_name[name]
         is_kept = node.op != _ASSERTION and (is_used or _has_effect(node, library))
         if not is_kept and name in removed:
             continue
-        (kept if is_kept else removed).add(name)
-        for each in node.input:
-            stack.append((source(each), is_kept and not each.startswith("^")))
-    return [_waiting(n) if n.name in removed - kept else n for n in nodes]
+        (remaining if is_kept else removed).add(name)
+        for reference in node.input:
+            stack.append((source(reference), is_kept and not reference.startswith("^")))
+    return [_waiting(n) if n.name in removed - remaining else n for n in nodes]
 
 
 def _contains_assertion(node: Node, library: Library) -> bool:
-    return any(each.op == _ASSERTION for each in nodes_within(node, library))
+    return any(inner.op == _ASSERTION for inner in nodes_within(node, library))
 
 
 def _has_effect(node: Node, library: Library) -> bool:
@@ -70,5 +70,5 @@ def _is_effect(node: Node) -> bool:
 
 def _waiting(node: Node) -> Node:
     """Returns a node with the name of another one, which waits for the same nodes."""
-    names = dict.fromkeys(source(each) for each in node.input)
+    names = dict.fromkeys(source(reference) for reference in node.input)
     return type(node)(name=node.name, op="NoOp", input=[f"^{name}" for name in names])

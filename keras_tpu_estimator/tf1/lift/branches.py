@@ -53,35 +53,37 @@ def running_if(
             f"a branch. Received: {op.name}, made at {line_of(op)}. Assign "
             "them after the loop."
         )
-    taken = _function(f"{op.name}_kte_then", op, library)
-    other = _function(f"{op.name}_kte_else", op, library)
+    then_function = _function(f"{op.name}_kte_then", op, library)
+    else_function = _function(f"{op.name}_kte_else", op, library)
     references = _outputs(op, len(outputs))
-    inner = taken.node_def.add()
+    inner = then_function.node_def.add()
     inner.CopyFrom(node)
     del inner.input[:]
-    inner.input.extend(each.name for each in taken.signature.input_arg)
+    inner.input.extend(argument.name for argument in then_function.signature.input_arg)
     for number, (dtype, shape) in enumerate(outputs):
         name = f"kte_output_{number}"
-        for function in (taken, other):
+        for function in (then_function, else_function):
             function.signature.output_arg.add(name=name, type=dtype.as_datatype_enum)
-        taken.ret[name] = f"{inner.name}:{references[number]}"
-        nothing = other.node_def.add(name=f"kte_none_{number}", op="FakeParam")
+        then_function.ret[name] = f"{inner.name}:{references[number]}"
+        nothing = else_function.node_def.add(name=f"kte_none_{number}", op="FakeParam")
         nothing.attr["dtype"].type = dtype.as_datatype_enum
         nothing.attr["shape"].shape.CopyFrom(shape.as_proto())
-        other.ret[name] = f"{nothing.name}:output:0"
-    return _if(predicate, node, taken, other)
+        else_function.ret[name] = f"{nothing.name}:output:0"
+    return _if(predicate, node, then_function, else_function)
 
 
-def _if(predicate: str, node: Node, taken: Function, other: Function) -> Node:
+def _if(
+    predicate: str, node: Node, then_function: Function, else_function: Function
+) -> Node:
     """Returns the conditional that replaces a node, with its name."""
     new = type(node)(name=node.name, op="If", input=node.input)
     set_inputs(new, [predicate, *data_inputs(node)])
     new.attr["Tcond"].type = type_number("bool")
-    signature = taken.signature
+    signature = then_function.signature
     new.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
     new.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)
     new.attr["then_branch"].func.name = signature.name
-    new.attr["else_branch"].func.name = other.signature.name
+    new.attr["else_branch"].func.name = else_function.signature.name
     return new
 
 
@@ -104,14 +106,14 @@ def _outputs(op: Any, count: int) -> list[str]:
     args = op.op_def.output_arg
     if len(args) == 1 and args[0].type_list_attr:
         return [f"{args[0].name}:{number}" for number in range(count)]
-    return [f"{each.name}:0" for each in args]
+    return [f"{output.name}:0" for output in args]
 
 
 # The conditions from the outermost to the innermost, each with the branch taken.
 Path = tuple[tuple[str, int], ...]
 
 
-class Wanted(NamedTuple):
+class InnerOp(NamedTuple):
     """An operation in a branch for which operations outside the branch wait."""
 
     path: Path
@@ -130,7 +132,7 @@ def as_run(
     `used` contains the names of the operations whose values the step returns, and `run`
     those of operations that it runs without returning values.
     """
-    marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
+    marks = {n.name: _inner_op(n) for n in body.nodes if RUNS in n.attr}
     folded = _Folded(ops, {**library}, [*marks.values()])
     nodes = folded.nodes(body.nodes, {*used, *run})
     body = dataclasses.replace(body, nodes=nodes)
@@ -138,18 +140,18 @@ def as_run(
     library = folded.functions
     narrowed = _Narrowed(library, {**library})
     calls = {mark.path[0][0] for mark in marks.values()}
-    kept = without_assertions(body.nodes, library, {*used, *calls}, run)
-    nodes = narrowed.nodes(kept, [*marks.values()])
+    checked = without_assertions(body.nodes, library, {*used, *calls}, run)
+    nodes = narrowed.nodes(checked, [*marks.values()])
     body = dataclasses.replace(body, nodes=nodes)
     if marks:
         body = _with_conditions(ops, body, narrowed, marks)
     return body, narrowed.functions
 
 
-def _wanted(mark: Node) -> Wanted:
-    *path, name = (each.decode() for each in mark.attr[RUNS].list.s)
-    parts = (each.rpartition(":") for each in path)
-    return Wanted(tuple((call, int(n)) for call, _, n in parts), name)
+def _inner_op(mark: Node) -> InnerOp:
+    *path, name = (part.decode() for part in mark.attr[RUNS].list.s)
+    parts = (part.rpartition(":") for part in path)
+    return InnerOp(tuple((call, int(n)) for call, _, n in parts), name)
 
 
 @dataclasses.dataclass
@@ -158,13 +160,13 @@ class _Folded:
 
     TensorFlow's graph optimizer also leaves out what only the other branch needs, such
     as the update of moving averages by a batch normalization for training. New
-    functions are added to `functions`. `wanted` are operations in branches for which
+    functions are added to `functions`. `inner_ops` are operations in branches for which
     others wait.
     """
 
     ops: Mapping[str, Any]
     functions: dict[str, Function]
-    wanted: Sequence[Wanted]
+    inner_ops: Sequence[InnerOp]
 
     def nodes(self, nodes: Sequence[Node], roots: Collection[str]) -> list[Node]:
         """Returns the nodes that some depend on if such conditions are folded."""
@@ -182,31 +184,36 @@ class _Folded:
         if value is None or np.ndim(value):
             return node
         branch = 0 if value else 1
-        if any(each.path[0] == (node.name, 1 - branch) for each in self.wanted):
+        if any(
+            inner_op.path[0] == (node.name, 1 - branch) for inner_op in self.inner_ops
+        ):
             return node
-        taken = self.functions[called(node)[branch].name]
-        arguments = taken.signature.input_arg
-        inner = [*taken.ret.values(), *(i for n in taken.node_def for i in n.input)]
+        original = self.functions[called(node)[branch].name]
+        arguments = original.signature.input_arg
+        inner = [
+            *original.ret.values(),
+            *(i for n in original.node_def for i in n.input),
+        ]
         used = {*map(source, inner)}
-        kept = [k for k, each in enumerate(arguments) if each.name in used]
+        positions = [k for k, argument in enumerate(arguments) if argument.name in used]
         predicate, *inputs = data_inputs(node)
-        function = type(taken)()
-        function.CopyFrom(taken)
-        function.signature.name = f"{taken.signature.name}_kte_taken"
+        function = type(original)()
+        function.CopyFrom(original)
+        function.signature.name = f"{original.signature.name}_kte_taken"
         del function.signature.input_arg[:]
-        function.signature.input_arg.extend(arguments[k] for k in kept)
+        function.signature.input_arg.extend(arguments[k] for k in positions)
         # Their keys are positions of arguments.
         function.arg_attr.clear()
         function.resource_arg_unique_id.clear()
         self.functions[function.signature.name] = function
         copy = type(node)()
         copy.CopyFrom(node)
-        set_inputs(copy, [predicate, *(inputs[k] for k in kept)])
+        set_inputs(copy, [predicate, *(inputs[k] for k in positions)])
         del copy.attr["Tin"].list.type[:]
-        copy.attr["Tin"].list.type.extend(arguments[k].type for k in kept)
+        copy.attr["Tin"].list.type.extend(arguments[k].type for k in positions)
         copy.attr.pop("_read_only_resource_inputs", None)
-        for each in called(copy):
-            each.name = function.signature.name
+        for callee in called(copy):
+            callee.name = function.signature.name
         return copy
 
 
@@ -222,9 +229,9 @@ def _constant(tensor: Any) -> Any:
     """Returns the value of a condition that is computed from constants, or `None`."""
     if tensor.op.type not in _LOGIC:
         return static_value(tensor)
-    values = [_constant(each) for each in tensor.op.inputs]
-    known = all(each is not None for each in values)
-    return _LOGIC[tensor.op.type](*values) if known else None
+    values = [_constant(operand) for operand in tensor.op.inputs]
+    are_constant = all(value is not None for value in values)
+    return _LOGIC[tensor.op.type](*values) if are_constant else None
 
 
 def _behind(nodes: Mapping[str, Node], roots: Collection[str]) -> set[str]:
@@ -254,26 +261,26 @@ class _Narrowed:
         default_factory=lambda: itertools.count(1)
     )
 
-    def nodes(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> list[Node]:
+    def nodes(self, nodes: Sequence[Node], inner_ops: Sequence[InnerOp]) -> list[Node]:
         """Returns nodes that call narrowed functions."""
         return [
-            self._call(node, _inside(node.name, wanted)) if called(node) else node
+            self._call(node, _inside(node.name, inner_ops)) if called(node) else node
             for node in nodes
         ]
 
-    def _call(self, node: Node, wanted: Sequence[Wanted]) -> Node:
+    def _call(self, node: Node, inner_ops: Sequence[InnerOp]) -> Node:
         """Returns a call that also returns whether each path was taken."""
-        paths = _paths(wanted)
+        paths = _paths(inner_ops)
         names = [
-            self._function(node, self.library[each.name], number, wanted)
-            for number, each in enumerate(called(node))
+            self._function(node, self.library[callee.name], number, inner_ops)
+            for number, callee in enumerate(called(node))
         ]
-        if names == [each.name for each in called(node)]:
+        if names == [callee.name for callee in called(node)]:
             return node
         copy = type(node)()
         copy.CopyFrom(node)
-        for each, name in zip(called(copy), names, strict=True):
-            each.name = name
+        for callee, name in zip(called(copy), names, strict=True):
+            callee.name = name
         has_shapes = bool(paths) and len(node.attr["output_shapes"].list.shape) > 0
         for _ in paths:
             copy.attr["Tout"].list.type.append(type_number("bool"))
@@ -282,25 +289,27 @@ class _Narrowed:
         return copy
 
     def _function(
-        self, call: Node, function: Function, branch: int, wanted: Sequence[Wanted]
+        self, call: Node, function: Function, branch: int, inner_ops: Sequence[InnerOp]
     ) -> str:
         """Adds a function that contains only what is needed, and returns its name."""
-        here = [each for each in wanted if each.path[0][1] == branch]
-        inner = [Wanted(w.path[1:], w.name) for w in here if len(w.path) > 1]
-        run = [w.name for w in here if len(w.path) == 1]
-        used = [each.path[0][0] for each in inner]
-        kept = list(function.node_def)
+        in_branch = [
+            inner_op for inner_op in inner_ops if inner_op.path[0][1] == branch
+        ]
+        inner = [InnerOp(w.path[1:], w.name) for w in in_branch if len(w.path) > 1]
+        run = [w.name for w in in_branch if len(w.path) == 1]
+        used = [inner_op.path[0][0] for inner_op in inner]
+        needed = list(function.node_def)
         if call.op in BRANCHES | LOOPS:
-            kept = _needed(function, [*run, *used])
+            needed = _needed(function, [*run, *used])
         used += map(source, function.ret.values())
         # TensorFlow runs each operation of `kept`.
-        run += [node.name for node in kept]
-        checked = without_assertions(kept, self.library, used, run)
+        run += [node.name for node in needed]
+        checked = without_assertions(needed, self.library, used, run)
         nodes = self.nodes(checked, inner)
-        paths = _paths(wanted)
+        paths = _paths(inner_ops)
         name: str = function.signature.name
-        is_whole = len(kept) == len(function.node_def)
-        is_same = all(a is b for a, b in zip(nodes, kept, strict=True))
+        is_whole = len(needed) == len(function.node_def)
+        is_same = all(a is b for a, b in zip(nodes, needed, strict=True))
         if not paths and is_whole and is_same:
             return name
         new = type(function)()
@@ -322,7 +331,7 @@ def _was_taken(
     name: str,
     path: Path,
     branch: int,
-    inner: Sequence[Wanted],
+    inner: Sequence[InnerOp],
 ) -> str:
     """Returns a reference to a boolean: whether a path was taken in one branch."""
     if path[0][1] != branch or len(path) == 1:
@@ -332,18 +341,18 @@ def _was_taken(
     return f"{call}:output:{_position(nodes[call], path[1:], inner)}"
 
 
-def _position(call: Node, path: Path, wanted: Sequence[Wanted]) -> int:
+def _position(call: Node, path: Path, inner_ops: Sequence[InnerOp]) -> int:
     """Returns the position of the output that tells whether a path was taken."""
-    paths = _paths(_inside(call.name, wanted))
+    paths = _paths(_inside(call.name, inner_ops))
     return len(call.attr["Tout"].list.type) - len(paths) + paths.index(path)
 
 
-def _inside(call: str, wanted: Sequence[Wanted]) -> list[Wanted]:
-    return [each for each in wanted if each.path[0][0] == call]
+def _inside(call: str, inner_ops: Sequence[InnerOp]) -> list[InnerOp]:
+    return [inner_op for inner_op in inner_ops if inner_op.path[0][0] == call]
 
 
-def _paths(wanted: Sequence[Wanted]) -> list[Path]:
-    return [*dict.fromkeys(each.path for each in wanted)]
+def _paths(inner_ops: Sequence[InnerOp]) -> list[Path]:
+    return [*dict.fromkeys(inner_op.path for inner_op in inner_ops)]
 
 
 def _needed(function: Function, roots: Sequence[str]) -> list[Node]:
@@ -364,26 +373,28 @@ def _with_conditions(
     ops: Mapping[str, Any],
     body: Body,
     narrowed: _Narrowed,
-    marks: Mapping[str, Wanted],
+    marks: Mapping[str, InnerOp],
 ) -> Body:
     """Makes nodes that wait for marks write variables only if the marks ran."""
     calls = {node.name: node for node in body.nodes}
-    wanted = [*marks.values()]
+    inner_ops = [*marks.values()]
     library = narrowed.functions
     used = effects_of(body, library).used
     waited = dict[str, frozenset[Path]]()
     nodes: list[Node] = []
-    conditions = _Conditions(calls, wanted, nodes)
+    conditions = _Conditions(calls, inner_ops, nodes)
     for node in body.nodes:
-        before = [waited.get(source(each), frozenset()) for each in node.input]
+        before = [
+            waited.get(source(reference), frozenset()) for reference in node.input
+        ]
         paths = frozenset[Path]().union(*before)
         positions = [position for position, _ in used.get(node.name, ())]
         if paths and written(node, positions, library):
             predicate = conditions.all_of(paths)
             node = running_if(predicate, ops[node.name], node, library)
         nodes.append(node)
-        own = {marks[node.name].path} if node.name in marks else set[Path]()
-        waited[node.name] = paths | own
+        mark_paths = {marks[node.name].path} if node.name in marks else set[Path]()
+        waited[node.name] = paths | mark_paths
     return dataclasses.replace(body, nodes=nodes)
 
 
@@ -393,34 +404,34 @@ class _Conditions:
 
     Attributes:
         calls: The nodes of a step by name.
-        wanted: The operations in branches that others wait for.
+        inner_ops: The operations in branches that others wait for.
         nodes: The list to which nodes are added.
-        known: The references by set of paths.
+        references: The references by set of paths.
     """
 
     calls: Mapping[str, Node]
-    wanted: Sequence[Wanted]
+    inner_ops: Sequence[InnerOp]
     nodes: list[Node]
-    known: dict[frozenset[Path], str] = dataclasses.field(default_factory=dict)
+    references: dict[frozenset[Path], str] = dataclasses.field(default_factory=dict)
 
     def all_of(self, paths: frozenset[Path]) -> str:
         """Returns a reference to a boolean: whether all of these paths were taken."""
-        if paths not in self.known:
-            first, *others = sorted(paths)
+        if paths not in self.references:
+            first, *remaining = sorted(paths)
             reference = self._was_taken(first)
-            if others:
-                rest = self.all_of(frozenset(others))
+            if remaining:
+                condition = self.all_of(frozenset(remaining))
                 node = type(self.calls[first[0][0]])(
-                    name=f"kte_both_{len(self.known)}",
+                    name=f"kte_both_{len(self.references)}",
                     op="LogicalAnd",
-                    input=[reference, rest],
+                    input=[reference, condition],
                 )
                 self.nodes.append(node)
                 reference = node.name
-            self.known[paths] = reference
-        return self.known[paths]
+            self.references[paths] = reference
+        return self.references[paths]
 
     def _was_taken(self, path: Path) -> str:
         call = self.calls[path[0][0]]
-        position = _position(call, path, self.wanted)
+        position = _position(call, path, self.inner_ops)
         return f"{call.name}:{position}" if position else call.name

@@ -58,24 +58,24 @@ def effects_of(body: Body, library: Library) -> Effects:
     order = _Order()
     for node in body.nodes:
         order.enter(node)
-        here = [
+        accesses = [
             (position, aliases[reference])
             for position, reference in enumerate(data_inputs(node))
             if reference in aliases
         ]
         if node.op in PASSING_ON:
-            aliases |= _passed_on(node, here)
+            aliases |= _passed_on(node, accesses)
         if node.op == "Identity":
             continue
-        assigned = written(node, [position for position, _ in here], library)
-        for position, variable in here:
+        assigned = written(node, [position for position, _ in accesses], library)
+        for position, variable in accesses:
             if position in assigned:
                 order.write(node, variable)
             elif node.op in READS:
                 order.read(node, variable)
             else:
                 order.read_in_place(node, variable)
-        used[node.name] = here
+        used[node.name] = accesses
     return Effects(used, order.last_writes(), order.earlier())
 
 
@@ -92,7 +92,7 @@ class _Order:
 
     def enter(self, node: Node) -> None:
         """Enters a node, after the nodes of its inputs."""
-        inputs = [source(each) for each in node.input]
+        inputs = [source(reference) for reference in node.input]
         self._before[node.name] = inputs
         # Arguments and variables are not entered. A value that depends only on
         # constants is a constant, which waits for nothing.
@@ -137,8 +137,8 @@ class _Order:
         self._reads[variable, len(writes)].append(name)
         self._add(name, writes[-1:])
 
-    def _add(self, name: str, others: Collection[str]) -> None:
-        self._added[name] += others
+    def _add(self, name: str, names: Collection[str]) -> None:
+        self._added[name] += names
 
     def _comes_before(self, read: str, write: str) -> bool:
         """Returns whether TensorFlow would run a read before a write."""
@@ -147,14 +147,14 @@ class _Order:
         return write not in self._all_before(read)
 
     def _all_before(self, name: str) -> set[str]:
-        found, stack = set[str](), [name]
+        earlier, stack = set[str](), [name]
         while stack:
-            each = stack.pop()
-            if each not in found:
-                found.add(each)
-                stack += self._before.get(each, ())
-                stack += self._added.get(each, ())
-        return found
+            current = stack.pop()
+            if current not in earlier:
+                earlier.add(current)
+                stack += self._before.get(current, ())
+                stack += self._added.get(current, ())
+        return earlier
 
 
 def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
@@ -173,13 +173,13 @@ def written(node: Node, positions: Collection[int], library: Library) -> set[int
     functions = called(node)
     if not functions or not positions:
         return set() if node.op in READS else set(positions)
-    first, found = first_argument(node), set()
-    for each in functions:
-        function = library[each.name]
+    first, assigned_positions = first_argument(node), set()
+    for callee in functions:
+        function = library[callee.name]
         names = [argument.name for argument in function.signature.input_arg]
         assigned = effects_of(Body.from_function(function), library).last_writes
-        found |= {p for p in positions if names[p - first] in assigned}
-    return found
+        assigned_positions |= {p for p in positions if names[p - first] in assigned}
+    return assigned_positions
 
 
 _SAME_VALUE = frozenset({"Identity", "Cast", "StopGradient"})

@@ -19,12 +19,12 @@ from keras_tpu_estimator.tf1.lift.lifting import Lifted, Pruned
 
 def check_variables(model: ModelGraph, step: Pruned) -> None:
     """Checks that all variables of a step are global or local."""
-    others = sorted({*step.body.variables} - {*model.variables, *model.local})
-    if others:
+    uncollected = sorted({*step.body.variables} - {*model.variables, *model.local})
+    if uncollected:
         raise ValueError(
             "The variables of a model_fn must be global variables, which belong "
             "to the model, or local variables, which belong to a call. Received: "
-            f"{others}. Leave `collections` out where they are made."
+            f"{uncollected}. Leave `collections` out where they are made."
         )
 
 
@@ -35,14 +35,14 @@ def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
     evaluation. The first writes averages that the second reads.
     """
     written = step.effects.last_writes.keys() & model.variables.keys()
-    both = sorted(written & _read_by(step.fetches) - {GLOBAL_STEP})
-    if not both:
+    read_and_written = sorted(written & _read_by(step.fetches) - {GLOBAL_STEP})
+    if not read_and_written:
         return
-    line = step.line_of(step.effects.last_writes[both[0]])
+    line = step.line_of(step.effects.last_writes[read_and_written[0]])
     call = "evaluate" if mode == ModeKeys.EVAL else "predict"
     warn_once(
         f"In {call}, model_fn assigns variables that its results depend on: "
-        f"{', '.join(both[:5])}{'' if line is None else f' (at {line})'}. "
+        f"{', '.join(read_and_written[:5])}{'' if line is None else f' (at {line})'}. "
         "Each batch changes what the next ones are computed with; in "
         "TensorFlow 1.15 it is left to chance whether a batch reads old or "
         "new values. Assign them only in mode 'train', such as by "
@@ -52,14 +52,14 @@ def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
 
 def _read_by(fetches: Sequence[Any]) -> set[str]:
     """Returns the names of the variables from which tensors are computed."""
-    found, left = set(), [tensor.op for tensor in fetches]
+    visited, stack = set(), [tensor.op for tensor in fetches]
     names = set()
-    while left:
-        op = left.pop()
-        if op.name in found:
+    while stack:
+        op = stack.pop()
+        if op.name in visited:
             continue
-        found.add(op.name)
-        left += [tensor.op for tensor in op.inputs]
+        visited.add(op.name)
+        stack += [tensor.op for tensor in op.inputs]
         if op.type == "VarHandleOp":
             names.add(op.name)
     return names
@@ -96,13 +96,13 @@ def check_replicated(model: ModelGraph, step: Pruned, example: StepInput) -> Non
 
 def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
     lines = [(name, step.line_of(name)) for name in names]
-    made = ", ".join(
+    sums = ", ".join(
         name if line is None else f"{name}, made at {line}" for name, line in lines
     )
     return (
         "All devices must run each sum over devices, such as "
         "that of a CrossShardOptimizer. Received a sum in a branch or a loop "
-        f"that depends on the batch of each device: {made}. Use the same value "
+        f"that depends on the batch of each device: {sums}. Use the same value "
         "in the condition on all devices, such as "
         "tf.compat.v1.tpu.cross_replica_sum(loss) > 1.0, or set use_tpu=False "
         "to train on one device."
@@ -130,7 +130,7 @@ class GraphOutputs:
 
     Args:
         first: The tensors that always leave the devices.
-        done: Operations or tensors that run without being returned.
+        targets: Operations or tensors that run without being returned.
         is_split: Whether each device receives its own inputs.
         counts: Whether hooks and summaries may use all local variables, or only those
             of the step.
@@ -144,14 +144,14 @@ class GraphOutputs:
         self,
         model: ModelGraph,
         first: Sequence[Any],
-        done: Sequence[Any],
+        targets: Sequence[Any],
         summaries: Sequence[Recorded],
         is_split: bool,
         counts: bool,
     ):
         self._model = model
         self._first = first
-        self._done = done
+        self._targets = targets
         self._is_split = is_split
         self.pruned = self._prune([])
         used = {*self.pruned.body.variables}
@@ -171,14 +171,14 @@ class GraphOutputs:
 
         Names may lack their ":0". A tensor that no device can compute raises an error.
         """
-        found = {name: self._tensor(name) for name in names}
-        wanted = {n: tensor for n, tensor in found.items() if tensor is not None}
-        new = {n: t for n, t in wanted.items() if n not in self._named}
+        candidates = {name: self._tensor(name) for name in names}
+        tensors = {n: tensor for n, tensor in candidates.items() if tensor is not None}
+        new = {n: t for n, t in tensors.items() if n not in self._named}
         if new:
             self._check(new)
             self._named |= new
             self._compiled = None
-        return {*wanted}
+        return {*tensors}
 
     def compiled(self) -> Compiled:
         """Returns the step with all that has been requested so far."""
@@ -193,7 +193,7 @@ class GraphOutputs:
         return self._compiled
 
     def _compile(self, summaries: Sequence[Recorded]) -> Compiled:
-        more = [each.tensor for each in summaries] + [*self._named.values()]
+        more = [summary.tensor for summary in summaries] + [*self._named.values()]
         pruned = self._prune(more) if more else self.pruned
         return Compiled(
             pruned.compiled(),
@@ -205,46 +205,48 @@ class GraphOutputs:
 
     def _prune(self, more: Sequence[Any]) -> Pruned:
         model = self._model
-        pruned = Pruned.of(model.graph, model.inputs, self._first, self._done, more)
+        pruned = Pruned.from_graph(
+            model.graph, model.inputs, self._first, self._targets, more
+        )
         check_variables(model, pruned)
         return pruned
 
     def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
         """Returns the summaries of tensors that devices can compute."""
-        found, left = [], [[*summaries]] if summaries else []
-        while left:
-            some = left.pop()
+        possible, groups = [], [[*summaries]] if summaries else []
+        while groups:
+            group = groups.pop()
             try:
                 # Checks all together, because there may be one for each variable.
-                self._check({e.summary.tag: e.tensor for e in some})
-                found += some
+                self._check({e.summary.tag: e.tensor for e in group})
+                possible += group
             except ValueError as error:
-                if len(some) > 1:
-                    half = len(some) // 2
-                    left += [some[half:], some[:half]]
+                if len(group) > 1:
+                    half = len(group) // 2
+                    groups += [group[half:], group[:half]]
                     continue
-                tag = some[0].summary.tag
+                tag = group[0].summary.tag
                 warn_once(f"The summary {tag!r} is not written: {error}")
-        return found
+        return possible
 
     def _check(self, tensors: dict[str, Any]) -> None:
         """Checks that tensors can be computed without other effects."""
         model = self._model
-        pruned = Pruned.of(model.graph, model.inputs, [*tensors.values()])
-        own = {*self.local, *model.variables}
-        unknown = sorted({*pruned.body.variables} - own)
+        pruned = Pruned.from_graph(model.graph, model.inputs, [*tensors.values()])
+        readable = {*self.local, *model.variables}
+        unknown = sorted({*pruned.body.variables} - readable)
         if unknown:
             raise ValueError(
                 "Hooks in evaluation and prediction must not fetch tensors that "
                 f"metrics of the graph update. Received one of {sorted(tensors)}, "
                 f"which reads {unknown}. Return it in `eval_metrics`."
             )
-        known = {*self.pruned.effects.last_writes, *self.local}
-        others = sorted(pruned.effects.last_writes.keys() - known)
-        if others:
+        assignable = {*self.pruned.effects.last_writes, *self.local}
+        assigned = sorted(pruned.effects.last_writes.keys() - assignable)
+        if assigned:
             raise ValueError(
                 "Tensors that hooks fetch must not assign variables of the model. "
-                f"Received one of {sorted(tensors)}, which assigns {others}. "
+                f"Received one of {sorted(tensors)}, which assigns {assigned}. "
                 "Make it part of train_op."
             )
 

@@ -97,16 +97,16 @@ class GraphStep:
         self._calls_on_host: list[Call | None] = []
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
-        done = self._done() if training else []
+        targets = self._targets() if training else []
         with model.graph.as_default():
             tensors = self._tensors(metrics)
-            self._write_files(tensors, done)
+            self._write_files(tensors, targets)
         flat, self._structure = jax.tree.flatten(tensors)
         self._count = len(flat)
         self._outputs = GraphOutputs(
             model,
             flat,
-            done,
+            targets,
             self._summaries(),
             example.is_split,
             counts=training,
@@ -124,11 +124,11 @@ class GraphStep:
         changes = {*self._outputs.pruned.effects.last_writes, *self.local}
         counters = {*self._counters()}
         changes |= counters
-        own = {SEED, *counters}
+        loop_variables = {SEED, *counters}
         return Step(
             mode=self._mode,
             function=self._run,
-            reads=(*{GLOBAL_STEP, *own, *model.variables, *self.local},),
+            reads=(*{GLOBAL_STEP, *loop_variables, *model.variables, *self.local},),
             assigned=tuple(changes),
             metric_fn=self._metric_fn,
             host_call=self._host_call,
@@ -163,7 +163,7 @@ class GraphStep:
         cores, split = self._example.cores, self._example.is_split
         check_platform(compiled.lifted.module, cores.platform)
         last = {
-            SUMMARIES: [each.split(split) for each in compiled.summaries],
+            SUMMARIES: [summary.split(split) for summary in compiled.summaries],
             NAMED: {
                 name: split and tensor.shape.rank > 0
                 for name, tensor in zip(compiled.names, compiled.tensors, strict=True)
@@ -196,15 +196,15 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, self._draw(values)])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        found, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
-        results = iter(found)
+        arrays, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
+        results = iter(arrays)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
         if LOSS in outputs:
             outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[SUMMARIES] = [
-            each.collected(next(results)).of_cores(cores.mean)
-            for each in compiled.summaries
+            summary.collected(next(results)).of_cores(cores.mean)
+            for summary in compiled.summaries
         ]
         named = {name: next(results) for name in compiled.names}
         outputs[NAMED] = {
@@ -220,7 +220,7 @@ class GraphStep:
             changed[name] = same_on_all(cores, changed[name])
         return changed | self._counted(values, changed), outputs
 
-    def _done(self) -> list[Any]:
+    def _targets(self) -> list[Any]:
         """Returns the operations of TRAIN, besides the outputs."""
         return [self._model.spec.train_op]
 
@@ -276,10 +276,12 @@ class GraphStep:
                 tensors[EVAL_METRICS] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            own, dtypes = HostCall.from_host_function(only_tensors(spec.host_call))
-            self._own_host_call = own
-            self._host_call = HostFunction(own, dtypes)
-            self._hooks = (*self._hooks, CloseHostCall(own))
+            graph_call, dtypes = HostCall.from_host_function(
+                only_tensors(spec.host_call)
+            )
+            self._own_host_call = graph_call
+            self._host_call = HostFunction(graph_call, dtypes)
+            self._hooks = (*self._hooks, CloseHostCall(graph_call))
         graph, loops = self._model.graph, list[str]()
         if mode != ModeKeys.TRAIN:
             loops = growing_loops(graph, jax.tree.leaves(tensors), mode)
@@ -290,21 +292,21 @@ class GraphStep:
                 self._calls_on_host.append(call)
         self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
         self._host_call = _fed_on_host(self._host_call, tensors.get(HOST_CALL))
-        check_concatenable(tensors, self._example, lambda each: each.shape.rank)
+        check_concatenable(tensors, self._example, lambda tensor: tensor.shape.rank)
         return tensors
 
-    def _write_files(self, tensors: dict[str, PyTree], done: Sequence[Any]) -> None:
+    def _write_files(self, tensors: dict[str, PyTree], targets: Sequence[Any]) -> None:
         """Makes the host write the files that the graph would write."""
-        wanted = [*jax.tree.leaves(tensors), *done]
-        taken = taken_out(self._model.graph, wanted)
-        if taken is None:
+        fetches = [*jax.tree.leaves(tensors), *targets]
+        removed = taken_out(self._model.graph, fetches)
+        if removed is None:
             return
-        writer = HostFunction(*taken)
-        self._hooks = (*self._hooks, CloseHostCall(taken[0]))
+        writer = HostFunction(*removed)
+        self._hooks = (*self._hooks, CloseHostCall(removed[0]))
         if self._host_call is None:
             self._host_call, tensors[HOST_CALL] = writer, _fed(writer)
         else:
-            self._host_call = _both(self._host_call, writer)
+            self._host_call = _calling_both(self._host_call, writer)
             tensors[HOST_CALL] = [tensors[HOST_CALL], _fed(writer)]
 
 
@@ -334,7 +336,7 @@ class HookedStep(GraphStep):
         super().__init__(model, ModeKeys.TRAIN, example, GraphMetrics(), bits)
         self.counts_once = False
 
-    def _done(self) -> list[Any]:
+    def _targets(self) -> list[Any]:
         return self._elements
 
     def _summaries(self) -> list[Recorded]:
@@ -367,7 +369,7 @@ def _dtype(tensor: Any) -> np.dtype:
     return np.dtype(tensor.dtype.as_numpy_dtype)
 
 
-def _both(first: HostFunction, second: HostFunction) -> HostFunction:
+def _calling_both(first: HostFunction, second: HostFunction) -> HostFunction:
     """Returns a host function that calls two others with their own tensors."""
 
     def call(of_first: PyTree, of_second: PyTree) -> None:

@@ -125,8 +125,8 @@ def inlined(
     reference = ir.FlatSymbolRefAttr.get(merged)
     results = func.CallOp(outputs, reference, fitting).results
     count = len(context.avals_out) - len(checked)
-    wanted = [_type_of(aval) for aval in context.avals_out[:count]]
-    fitted = [_as(t, x) for t, x in zip(wanted, results, strict=False)]
+    types = [_type_of(aval) for aval in context.avals_out[:count]]
+    fitted = [_as(t, x) for t, x in zip(types, results, strict=False)]
     return fitted + [_differs(results[n], fitted[n]) for n in checked]
 
 
@@ -175,7 +175,7 @@ def _replace(
     """Replaces an operation by the lowering of a JAX function."""
     (result,) = op.results
     kinds = [operand.type for operand in op.operands]
-    own = context.replace(
+    inner_context = context.replace(
         primitive=None,
         avals_in=[aval_of(str(kind)) for kind in kinds],
         avals_out=[aval_of(str(result.type))],
@@ -184,11 +184,11 @@ def _replace(
     # A separate function, because some JAX releases ignore the insertion point.
     begin = ir.InsertionPoint.at_block_begin(module.body)
     with op.location:
-        made: Any = func.FuncOp(name, (kinds, [result.type]), ip=begin)
-        made.attributes["sym_visibility"] = ir.StringAttr.get("private")
-        block = made.add_entry_block()
+        lowered: Any = func.FuncOp(name, (kinds, [result.type]), ip=begin)
+        lowered.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        block = lowered.add_entry_block()
         with ir.InsertionPoint(block):
-            func.ReturnOp(jax.tree.leaves(lower(own, *block.arguments)))
+            func.ReturnOp(jax.tree.leaves(lower(inner_context, *block.arguments)))
         with ir.InsertionPoint(op):
             reference = ir.FlatSymbolRefAttr.get(name)
             call = func.CallOp([result.type], reference, list(op.operands))
@@ -255,21 +255,21 @@ def _draw_by_device(op: Any) -> None:
             stablehlo.concatenate([word, word], dimension=0) for word in (key, stream)
         )
         odd, drawn = map(_constant_words, (_ODD, _DRAWN))
-        own = stablehlo.xor(keys, stablehlo.multiply(streams, odd))
-        made = stablehlo.RngBitGeneratorOp(
-            own.type,
+        device_state = stablehlo.xor(keys, stablehlo.multiply(streams, odd))
+        draw = stablehlo.RngBitGeneratorOp(
+            device_state.type,
             op.results[1].type,
             stablehlo.RngAlgorithmAttr.get("DEFAULT"),
-            own,
+            device_state,
         )
         state = stablehlo.add(state, drawn)
     op.results[0].replace_all_uses_with(state)
-    op.results[1].replace_all_uses_with(made.results[1])
+    op.results[1].replace_all_uses_with(draw.results[1])
     op.erase()
 
 
 def _constant_words(words: np.ndarray) -> Any:
     """Returns a constant of 64-bit words."""
     kind: Any = ir.RankedTensorType.get(words.shape, ir.IntegerType.get_unsigned(64))
-    made: Any = ir.DenseElementsAttr
-    return stablehlo.constant(made.get(words, type=kind))
+    attribute: Any = ir.DenseElementsAttr
+    return stablehlo.constant(attribute.get(words, type=kind))

@@ -130,7 +130,7 @@ class Pruned:
         ops: The operations, in the order of creation.
         body: The nodes of the same operations.
         versions: The versions of the `GraphDef`.
-        done: Operations or tensors that the step runs without returning them.
+        targets: Operations or tensors that the step runs without returning them.
         more: The names of operations that only the fetches `more` need.
     """
 
@@ -140,17 +140,17 @@ class Pruned:
     versions: Any
     inputs: Sequence[Any]
     fetches: Sequence[Any]
-    done: Sequence[Any]
+    targets: Sequence[Any]
     more: Collection[str]
     effects: Effects
 
     @classmethod
-    def of(
+    def from_graph(
         cls,
         graph: Any,
         inputs: Sequence[Any],
         fetches: Sequence[Any],
-        done: Sequence[Any] = (),
+        targets: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> "Pruned":
         """Prunes a graph, and raises an error if no device can run an operation.
@@ -158,27 +158,29 @@ class Pruned:
         With and without the fetches `more`, the other fetches draw the same random
         numbers.
         """
-        first = {op.name for op in reachable(graph, [*fetches, *done])}
-        ops = reachable(graph, [*fetches, *done, *more])
+        first = {op.name for op in reachable(graph, [*fetches, *targets])}
+        ops = reachable(graph, [*fetches, *targets, *more])
         definition = definition_of(graph)
         nodes = definition.nodes
         fed = [tensor.op.name for tensor in inputs]
         variables = [op.name for op in ops if op.type == "VarHandleOp"]
-        given = {*fed, *variables}
+        sources = {*fed, *variables}
         body, library = as_run(
             {op.name: op for op in ops},
             Body(
-                [nodes[op.name] for op in ops if op.name not in given],
+                [nodes[op.name] for op in ops if op.name not in sources],
                 fed,
                 variables,
             ),
             definition.library,
             {tensor.op.name for tensor in [*fetches, *more]},
-            {getattr(each, "op", each).name for each in done},
+            {getattr(target, "op", target).name for target in targets},
         )
         run = {node.name: node for node in body.nodes}
-        left = [op for op in ops if op.name in given or _is_left(op, run.get(op.name))]
-        check_can_run(left, {**nodes, **run}, library)
+        remaining = [
+            op for op in ops if op.name in sources or _remains(op, run.get(op.name))
+        ]
+        check_can_run(remaining, {**nodes, **run}, library)
         return cls(
             ops,
             body,
@@ -186,14 +188,14 @@ class Pruned:
             definition.graph_def.versions,
             inputs,
             [*fetches, *more],
-            done,
+            targets,
             {op.name for op in ops} - first,
             effects_of(body, library),
         )
 
     def varying(self, is_split: bool) -> Varying:
         """Returns the tensors and variables whose values differ between devices."""
-        return Varying.of(self.body, self.library, is_split)
+        return Varying.from_body(self.body, self.library, is_split)
 
     def line_of(self, name: str) -> SourceLine | None:
         """Returns the user's line of an operation, or `None` for those in functions."""
@@ -204,7 +206,7 @@ class Pruned:
     def _ops_by_name(self) -> dict[str, Any]:
         """The operations of the graph whose names no function uses."""
         functions = self.library.values()
-        inside = {each.name for f in functions for each in f.node_def}
+        inside = {node.name for f in functions for node in f.node_def}
         return {op.name: op for op in self.ops if op.name not in inside}
 
     def counts_once(self) -> bool:
@@ -220,7 +222,7 @@ class Pruned:
             is_keyed=any(needs_key(n, self.library) for n in self.body.nodes),
             inputs=self.inputs,
             fetches=self.fetches,
-            done=[getattr(each, "op", each).name for each in self.done],
+            targets=[getattr(target, "op", target).name for target in self.targets],
             effects=self.effects,
         )
         variables = {
@@ -252,7 +254,7 @@ class Pruned:
         )
 
 
-def _is_left(op: Any, node: Node | None) -> bool:
+def _remains(op: Any, node: Node | None) -> bool:
     """Returns whether the node of an operation still computes something."""
     return node is not None and (node.op != "NoOp" or op.type == "NoOp")
 
@@ -265,7 +267,7 @@ class _Step:
     is_keyed: bool
     inputs: Sequence[Any]
     fetches: Sequence[Any]
-    done: Sequence[str]
+    targets: Sequence[str]
     effects: Effects
 
     def depends_on(self, variables: Mapping[str, Any]) -> list[bytes | str]:
@@ -278,7 +280,7 @@ class _Step:
             self.definition.SerializeToString(deterministic=True),
             repr([(t.name, t.shape, t.dtype) for t in self.inputs]),
             repr([t.name for t in self.fetches]),
-            repr((self.done, self.effects.last_writes, self.is_keyed)),
+            repr((self.targets, self.effects.last_writes, self.is_keyed)),
             repr(variables),
         ]
 
@@ -286,8 +288,8 @@ class _Step:
         """Returns the module for variables of these shapes and dtypes."""
         functions = self.definition.library.function
         with internals.eagerly(), internals.functions_known(functions):
-            made = {n: _untouched(*each) for n, each in variables.items()}
-            hlo, captured = self._hlo(made)
+            eager_variables = {n: _untouched(*spec) for n, spec in variables.items()}
+            hlo, captured = self._hlo(eager_variables)
         return Module(jax_internals.stablehlo_of(hlo), tuple(captured))
 
     def _hlo(self, variables: Mapping[str, Any]) -> tuple[bytes, list[str]]:
@@ -299,7 +301,7 @@ class _Step:
             jit_compile=True,
         )
         specs = [tf.TensorSpec([2], tf.uint32)]
-        specs += [tf.TensorSpec(each.shape, each.dtype) for each in self.inputs]
+        specs += [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.inputs]
         captured = step.get_concrete_function(*specs).captured_inputs
         names = {id(v.handle): name for name, v in variables.items()}
         compiler = step.experimental_get_compiler_ir(*specs)
@@ -312,29 +314,29 @@ class _Step:
     ) -> list[Any]:
         import tensorflow as tf
 
-        here = tf.compat.v1.get_default_graph()
-        given = {
+        graph = tf.compat.v1.get_default_graph()
+        values = {
             tensor.name: value
             for tensor, value in zip(self.inputs, inputs, strict=True)
         }
-        handles = {n: here.capture(v.handle) for n, v in variables.items()}
+        handles = {n: graph.capture(v.handle) for n, v in variables.items()}
         used = {i for node in self.definition.node for i in node.input}
         mapping = {
             name: value
-            for name, value in given.items()
+            for name, value in values.items()
             if name.removesuffix(":0") in used
         }
         mapping |= {f"{n}:0": handle for n, handle in handles.items() if n in used}
         if self.is_keyed:
             mapping[f"{KEY}:0"] = tf.reshape(tf.bitcast(key, tf.uint64), [1])
-        wanted = [t.name for t in self.fetches if t.name not in given]
+        imported_names = [t.name for t in self.fetches if t.name not in values]
         imported = tf.graph_util.import_graph_def(
-            self.definition, mapping, wanted, name=""
+            self.definition, mapping, imported_names, name=""
         )
-        given |= dict(zip(wanted, imported or (), strict=True))
-        last = [*self.done, *self.effects.last_writes.values()]
+        values |= dict(zip(imported_names, imported or (), strict=True))
+        last = [*self.targets, *self.effects.last_writes.values()]
         waited = [tensor.op for tensor in imported or ()]
-        waited += [here.get_operation_by_name(name) for name in last]
+        waited += [graph.get_operation_by_name(name) for name in last]
         with tf.control_dependencies(waited):
             new = [
                 tf.raw_ops.ReadVariableOp(
@@ -342,7 +344,7 @@ class _Step:
                 )
                 for name in self.effects.last_writes
             ]
-        return [tf.identity(given[t.name]) for t in self.fetches] + new
+        return [tf.identity(values[t.name]) for t in self.fetches] + new
 
 
 def _shape_of(op: Any) -> list[int]:

@@ -83,10 +83,10 @@ def _convolution(op: Any) -> Function | None:
 
 
 def _pooling(op: Any) -> Function | None:
-    known = _WINDOWS.get(_done_in(op.regions[0]))
-    if known is None or _constant(op.operands[-1]) != known[1]:
+    window = _WINDOWS.get(_operation_in(op.regions[0]))
+    if window is None or _constant(op.operands[-1]) != window[1]:
         return None
-    operator, neutral = known
+    operator, neutral = window
 
     def pooled(x: jax.Array, initial: jax.Array) -> jax.Array:
         del initial
@@ -105,8 +105,8 @@ def _pooling(op: Any) -> Function | None:
 
 
 def _selection(op: Any) -> Function | None:
-    select = _SELECTIONS.get(_done_in(op.regions[0]))
-    is_sum = _done_in(op.regions[1]) == "stablehlo.add"
+    select = _SELECTIONS.get(_operation_in(op.regions[0]))
+    is_sum = _operation_in(op.regions[1]) == "stablehlo.add"
     if select is None or not is_sum or _constant(op.operands[2]) != 0:
         return None
 
@@ -170,11 +170,11 @@ def _dtype_of(op: Any) -> str:
     return DTYPES.get(str(element), "")
 
 
-def _done_in(region: Any) -> str:
+def _operation_in(region: Any) -> str:
     """Returns the only operation of a region, applied to its arguments, or ""."""
     (block,) = region.blocks
-    first, *others = block.operations
-    if len(others) != 1 or list(first.operands) != list(block.arguments):
+    first, *following = block.operations
+    if len(following) != 1 or list(first.operands) != list(block.arguments):
         return ""
     name = str(first.operation.name)
     if name == "stablehlo.compare":

@@ -75,7 +75,7 @@ def _state(stream: int, writer: Writer) -> list[str]:
 
 def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
     """Reorders rows by random numbers, one for each row."""
-    made = functools.partial(_made, writer, stream)
+    add = functools.partial(_add_node, writer, stream)
     (rows,) = data_inputs(node)
     dtype, integer = node.attr["T"].type, type_number("int32")
     zero, one, none, axis = (
@@ -87,19 +87,19 @@ def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
             ("axis", 0),
         )
     )
-    shape = made("shape", "Shape", [rows], {"T": dtype, "out_type": integer})
+    shape = add("shape", "Shape", [rows], {"T": dtype, "out_type": integer})
     integers = {"T": integer, "Index": integer}
-    length = made("length", "Slice", [shape, zero, one], integers)
-    numbers = made(
+    length = add("length", "Slice", [shape, zero, one], integers)
+    numbers = add(
         "numbers",
         "StatelessRandomUniformFullIntV2",
         [length, *_state(stream, writer)],
         {"dtype": integer, "Tshape": integer},
     )
     integers = {"T": integer, "Tshape": integer}
-    count = made("count", "Reshape", [length, none], integers)
+    count = add("count", "Reshape", [length, none], integers)
     integers = {"T": integer, "Tk": integer, "index_type": integer}
-    order = made("order", "TopKV2", [numbers, count], integers, "indices", 1)
+    order = add("order", "TopKV2", [numbers, count], integers, "indices", 1)
     types = {"Tparams": dtype, "Tindices": integer, "Taxis": integer}
     _become(node, "GatherV2", types)
     set_inputs(node, [rows, order, axis])
@@ -107,17 +107,17 @@ def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
 
 def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:
     """Draws from a categorical distribution, with a seed of two integers."""
-    made = functools.partial(_made, writer, stream)
+    add = functools.partial(_add_node, writer, stream)
     logits, count = data_inputs(node)
-    whole = {"T": type_number("uint64"), "type": type_number("int32")}
-    halves = made("halves", "Bitcast", [KEY], whole)
+    bitcast_types = {"T": type_number("uint64"), "type": type_number("int32")}
+    halves = add("halves", "Bitcast", [KEY], bitcast_types)
     shape = writer.constant(f"kte_shape_{stream}", np.array([2], np.int32))
     integer = type_number("int32")
     integers = {"T": integer, "Tshape": integer}
-    flat = made("flat", "Reshape", [halves, shape], integers)
-    own = np.array([stream, -stream], np.int32)
-    number = writer.constant(f"kte_stream_{stream}", own)
-    seed = made("seed", "AddV2", [flat, number], {"T": integer}, "z")
+    flat = add("flat", "Reshape", [halves, shape], integers)
+    offsets = np.array([stream, -stream], np.int32)
+    number = writer.constant(f"kte_stream_{stream}", offsets)
+    seed = add("seed", "AddV2", [flat, number], {"T": integer}, "z")
     types = {
         "T": node.attr["T"].type,
         "Tseed": integer,
@@ -127,7 +127,7 @@ def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:
     set_inputs(node, [logits, count, seed])
 
 
-def _made(writer: Writer, stream: int, what: str, *node: Any) -> str:
+def _add_node(writer: Writer, stream: int, what: str, *node: Any) -> str:
     """Adds a node for a stream, as `Writer.node` does."""
     return writer.node(f"kte_{what}_{stream}", *node)
 

@@ -65,22 +65,22 @@ def check_can_run(
     ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
     """Raises an error if no device can run an operation of a step."""
-    found = {}
+    reasons = {}
     for op in ops:
         reason = reason_against(op, nodes[op.name], library)
         if reason is not None:
-            found[op] = f"{op.name}, {reason}, made at {line_of(op)}"
-    if found:
-        shown = "; ".join([*found.values()][:5])
+            reasons[op] = f"{op.name}, {reason}, made at {line_of(op)}"
+    if reasons:
+        shown = "; ".join([*reasons.values()][:5])
         raise ValueError(
             "model_fn must contain only operations that a device can run. "
-            f"Received {len(found)} others: {shown}. {where_to_move([*found])}"
+            f"Received {len(reasons)} others: {shown}. {where_to_move([*reasons])}"
         )
 
 
 def reason_against(op: Any, node: Node, library: Library) -> str | None:
     """Returns the reason why no device can run an operation, or `None`."""
-    reasons = [_reason(each) for each in nodes_within(node, library)]
+    reasons = [_reason(inner) for inner in nodes_within(node, library)]
     return next(filter(None, [*reasons, _of_tensors(op)]), None)
 
 
@@ -98,7 +98,7 @@ def is_for_host(op: Any, node: Node, library: Library) -> bool:
         (has_strings and op.type not in _MAY_HAVE_STRINGS)
         or op.type.startswith(("HashTable", "LookupTableFind"))
         or op.type in _SUPPRESSIONS
-        or any(each.op in _OF_PYTHON for each in nodes_within(node, library))
+        or any(inner.op in _OF_PYTHON for inner in nodes_within(node, library))
     )
 
 
@@ -160,14 +160,14 @@ def explained_loop(text: str, ops: Sequence[Any]) -> ValueError | None:
     """Returns an error that names the loops that XLA cannot compile, if any."""
     loops = [op for op in ops if op.type in LOOPS]
     if _UNBOUNDED in text:
-        found = [op for op in loops if _is_unbounded(op)]
+        faulty = [op for op in loops if _is_unbounded(op)]
         must = (
             "A loop must have a known number of rounds if its gradient is "
             "taken or if it grows a TensorArray."
         )
         advice = "Pass `maximum_iterations=` to tf.while_loop."
     elif _GROWING in text:
-        found = [op for op in loops if _is_growing(op)]
+        faulty = [op for op in loops if _is_growing(op)]
         must = "The tensors of a loop must keep their shapes."
         advice = (
             "Pad them to their final size before the loop, and write each "
@@ -175,9 +175,9 @@ def explained_loop(text: str, ops: Sequence[Any]) -> ValueError | None:
         )
     else:
         return None
-    if not found:
+    if not faulty:
         return None
-    names = [f"{op.name}, made at {line_of(op)}" for op in found]
+    names = [f"{op.name}, made at {line_of(op)}" for op in faulty]
     return ValueError(f"{must} Received: {'; '.join(names)}. {advice}")
 
 
@@ -188,7 +188,7 @@ def _is_unbounded(loop: Any) -> bool:
 
 def _is_growing(loop: Any) -> bool:
     """Returns whether tensors of a loop have unknown shapes."""
-    return any(not each.shape.is_fully_defined() for each in loop.outputs)
+    return any(not output.shape.is_fully_defined() for output in loop.outputs)
 
 
 _MISSING = r"No registered '(\w+)' OpKernel"
@@ -216,14 +216,14 @@ def explained(
     by_name = {op.name: op for op in ops}
     kinds = {*re.findall(_MISSING, text)}
     names = {name for pair in re.findall(_NODE, text) for name in pair if name}
-    found = _found(body, library, kinds, set() if kinds else names)
-    places = [
+    descriptions = _described(body, library, kinds, set() if kinds else names)
+    lines = [
         f"{what}, made at {line_of(by_name[name])}"
-        for name, what in found.items()
+        for name, what in descriptions.items()
         if name in by_name
     ]
-    used = [by_name[name] for name in found if name in by_name]
-    what = "; ".join(places[:5]) or _suspects(ops)
+    used = [by_name[name] for name in descriptions if name in by_name]
+    what = "; ".join(lines[:5]) or _suspects(ops)
     advice = _advice(text, kinds, used)
     return ValueError(
         f"TensorFlow's bridge to XLA cannot compile {what}. {advice} "
@@ -246,7 +246,7 @@ def _suspects(ops: Sequence[Any]) -> str:
     )
 
 
-def _found(
+def _described(
     body: Body, library: Library, kinds: set[str], names: set[str]
 ) -> Mapping[str, str]:
     """Describes nodes of some kinds or names, by the top-level node that has them."""
@@ -254,15 +254,15 @@ def _found(
     def matching() -> Iterator[tuple[Any, Any]]:
         for node in body.nodes:
             for inner in nodes_within(node, library):
-                own = inner.name.partition("/kte_")[0]
-                if inner.op in kinds or own in names:
+                original_name = inner.name.partition("/kte_")[0]
+                if inner.op in kinds or original_name in names:
                     yield node, inner
 
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for node, inner in matching():
         within = "" if inner is node else f" in {node.name} ({node.op})"
-        found.setdefault(node.name, f"{inner.name} ({inner.op}){within}")
-    return found
+        descriptions.setdefault(node.name, f"{inner.name} ({inner.op}){within}")
+    return descriptions
 
 
 def _advice(text: str, kinds: set[str], ops: Sequence[Any]) -> str:

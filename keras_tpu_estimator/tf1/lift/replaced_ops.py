@@ -77,12 +77,12 @@ def make_dense(node: Node, writer: Writer) -> None:
     gradient, indices = inputs[signature.gradient : signature.gradient + 2]
     dense, is_meant = rewriting.spread(old[0], gradient, indices)
     inputs[signature.gradient : signature.gradient + 2] = [dense]
-    done = rewriting.update(node, _DENSE + kind, inputs, old)
-    new = rewriting.read("new", variables, [done])
-    kept = rewriting.keep(variables, is_meant, new, old)
+    update = rewriting.update(node, _DENSE + kind, inputs, old)
+    new = rewriting.read("new", variables, [update])
+    assignments = rewriting.keep(variables, is_meant, new, old)
     node.Clear()
     node.name, node.op = rewriting.name, "NoOp"
-    node.input.extend(kept)
+    node.input.extend(assignments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,22 +116,22 @@ class _Rewriting:
 
     def spread(self, like: str, gradient: str, indices: str) -> tuple[str, str]:
         """Returns a gradient of all rows, and a mask of the rows that had one."""
-        own = {"T": self.dtype}
+        element_type = {"T": self.dtype}
         last = self.writer.constant(f"{self.name}/kte_last", np.int32(-1))
-        places = self.add(
+        positions = self.add(
             "places",
             "ExpandDims",
             [indices, last],
             {"T": self.indices, "Tdim": type_number("int32")},
         )
-        zeros = self.add("zeros", "ZerosLike", [like], own, "y")
-        ones = self.add("ones", "OnesLike", [gradient], own, "y")
-        scattered = {**own, "Tindices": self.indices}
+        zeros = self.add("zeros", "ZerosLike", [like], element_type, "y")
+        ones = self.add("ones", "OnesLike", [gradient], element_type, "y")
+        scattered = {**element_type, "Tindices": self.indices}
         dense = self.add(
-            "dense", "TensorScatterAdd", [zeros, places, gradient], scattered
+            "dense", "TensorScatterAdd", [zeros, positions, gradient], scattered
         )
         touched = self.add(
-            "touched", "TensorScatterUpdate", [zeros, places, ones], scattered
+            "touched", "TensorScatterUpdate", [zeros, positions, ones], scattered
         )
         types = {"SrcT": self.dtype, "DstT": type_number("bool")}
         return dense, self.add("is_meant", "Cast", [touched], types, "y")
@@ -163,13 +163,13 @@ class _Rewriting:
                 [is_meant, *values],
                 {"T": self.dtype},
             )
-            done = self.add(
+            assignment = self.add(
                 f"keep_{number}",
                 "AssignVariableOp",
                 [variable, value],
                 {"dtype": self.dtype},
             )
-            assigned.append(_waiting(done))
+            assigned.append(_waiting(assignment))
         return assigned
 
     def add(
@@ -199,10 +199,10 @@ def is_of_narrow(node: Node) -> bool:
 
 def widen(node: Node, writer: Writer) -> None:
     """Casts the indices of a node to int32."""
-    indices, *others = data_inputs(node)
+    indices, *operands = data_inputs(node)
     types = {"SrcT": node.attr["TI"].type, "DstT": type_number("int32")}
     wide = writer.node(f"{node.name}/kte_wide", "Cast", [indices], types, "y")
-    set_inputs(node, [wide, *others])
+    set_inputs(node, [wide, *operands])
     node.attr["TI"].type = types["DstT"]
 
 
@@ -243,15 +243,15 @@ def has_plain(node: Node) -> bool:
 def make_plain(node: Node, writer: Writer) -> None:
     """Replaces a node by its plain operation on the value of the variable."""
     plain = PLAIN[node.op]
-    variable, *others = data_inputs(node)
+    variable, *operands = data_inputs(node)
     controls = [name for name in node.input if name.startswith("^")]
     dtype = node.attr[plain.dtype].type
-    own = {"dtype": dtype}
+    read_types = {"dtype": dtype}
     read = writer.node(
         f"{node.name}/kte_read",
         "ReadVariableOp",
         [variable, *controls],
-        own,
+        read_types,
         "value",
     )
     types = {new: node.attr[old].type for new, old in plain.types}
@@ -259,11 +259,11 @@ def make_plain(node: Node, writer: Writer) -> None:
         del node.attr[name]
     if not plain.is_written:
         node.op = plain.op
-        set_inputs(node, [read, *others])
+        set_inputs(node, [read, *operands])
         for name, number in types.items():
             node.attr[name].type = number
         return
-    new = writer.node(f"{node.name}/kte_new", plain.op, [read, *others], types)
+    new = writer.node(f"{node.name}/kte_new", plain.op, [read, *operands], types)
     node.op = "AssignVariableOp"
     set_inputs(node, [variable, new])
     node.attr["dtype"].type = dtype
@@ -287,9 +287,9 @@ def scatter(node: Node, writer: Writer) -> None:
 
     The number of rows is added to negative indices, and subtracted from large ones.
     """
-    tensor, *others = data_inputs(node)
+    tensor, *operands = data_inputs(node)
     dtype = node.attr["T"].type
-    new = _scattered(node, writer, tensor, *others) if others else tensor
+    new = _scattered(node, writer, tensor, *operands) if operands else tensor
     # Nodes of functions refer to the output `y`, which a scatter does not have.
     node.op = "Cast"
     del node.attr["T"]
@@ -314,8 +314,8 @@ def _scattered(node: Node, writer: Writer, tensor: str, rows: str, values: str) 
     valid = add("valid", "FloorMod", [rows, size], of_integers, "z")
     last = constant("last", np.int32(-1))
     types = {**of_integers, "Tdim": integer}
-    places = add("places", "ExpandDims", [valid, last], types)
-    inputs, types = [tensor, places, values], {"T": dtype, "Tindices": integer}
+    positions = add("places", "ExpandDims", [valid, last], types)
+    inputs, types = [tensor, positions, values], {"T": dtype, "Tindices": integer}
     return add("new", _OF_ROWS[node.op], inputs, types)
 
 

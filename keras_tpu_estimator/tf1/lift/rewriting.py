@@ -66,34 +66,40 @@ def rewritten(
 
 def needs_key(node: Node, library: Library) -> bool:
     """Returns whether a node, or one that it calls, draws random numbers."""
-    return any(is_random(each) for each in nodes_within(node, library))
+    return any(is_random(inner) for inner in nodes_within(node, library))
 
 
 @dataclasses.dataclass
 class _Rewriter:
-    """Rewrites bodies, and adds the functions that they call."""
+    """Rewrites bodies, and adds the functions that they call.
+
+    Attributes:
+        numbers: The numbers of the streams of random numbers.
+        more_numbers: The same for the nodes that a step may lack.
+        gradient_functions: The names of the functions that `_keep` has added.
+    """
 
     library: Library
     functions: Any
     numbers: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.count(1)
     )
-    others: Iterator[int] = dataclasses.field(
+    more_numbers: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.count(_MORE)
     )
-    kept: set[str] = dataclasses.field(default_factory=set)
+    gradient_functions: set[str] = dataclasses.field(default_factory=set)
 
     def write(self, body: Body, writer: Writer, more: Collection[str] = ()) -> None:
         """Writes the nodes of a body."""
         numbers = self.numbers
         effects = effects_of(body, self.library)
-        given = {f"^{name}" for name in (*body.arguments, *body.variables)}
+        ready = {f"^{name}" for name in (*body.arguments, *body.variables)}
         for old in body.nodes:
-            self.numbers = self.others if old.name in more else numbers
+            self.numbers = self.more_numbers if old.name in more else numbers
             order = [f"^{n}" for n in effects.earlier.get(old.name, ())]
             # Arguments and variables are ready at the start, and are no longer nodes.
-            kept = [name for name in old.input if name not in given]
-            node = add_copy(writer.nodes, old, [*kept, *order])
+            inputs = [name for name in old.input if name not in ready]
+            node = add_copy(writer.nodes, old, [*inputs, *order])
             if is_random(node):
                 make_stateless(node, next(self.numbers), writer)
             elif called(node):
@@ -114,10 +120,10 @@ class _Rewriter:
 
     def _call(self, node: Node) -> None:
         is_keyed = needs_key(node, self.library)
-        functions = [self.library[each.name] for each in called(node)]
-        for each, function in zip(called(node), functions, strict=True):
+        functions = [self.library[callee.name] for callee in called(node)]
+        for callee, function in zip(called(node), functions, strict=True):
             new = self._copy(function, is_keyed)
-            each.name = new.signature.name
+            callee.name = new.signature.name
             is_body = node.op in LOOPS and function is functions[-1]
             if is_keyed and is_body:
                 self._return_next_key(new)
@@ -131,14 +137,14 @@ class _Rewriter:
 
     def _keep(self, name: str) -> None:
         """Adds an unchanged function, from which TensorFlow derives a gradient."""
-        if name in self.kept:
+        if name in self.gradient_functions:
             return
-        self.kept.add(name)
+        self.gradient_functions.add(name)
         function = self.library[name]
         self.functions.add().CopyFrom(function)
         for node in function.node_def:
-            for each in called(node):
-                self._keep(each.name)
+            for callee in called(node):
+                self._keep(callee.name)
 
     def _copy(self, function: Function, is_keyed: bool) -> Function:
         """Copies a function for one call, which draws separate random numbers."""

@@ -25,10 +25,10 @@ def truncation_flags(differing: Mapping[str, jax.Array]) -> dict[str, jax.Array]
     The flags of all cores stay side by side, because a sum over cores would take time
     in each step.
     """
-    found = {name: jnp.any(where)[None] for name, where in differing.items()}
-    if not found:
+    flags = {name: jnp.any(where)[None] for name, where in differing.items()}
+    if not flags:
         return {}
-    return {**found, _ANY: jnp.any(jnp.stack([*found.values()]), axis=0)}
+    return {**flags, _ANY: jnp.any(jnp.stack([*flags.values()]), axis=0)}
 
 
 def check_not_truncated(cut: Mapping[str, jax.Array]) -> None:

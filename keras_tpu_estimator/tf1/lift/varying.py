@@ -38,11 +38,11 @@ class Varying:
     sums: tuple[str, ...]
 
     @classmethod
-    def of(cls, body: Body, library: Library, is_split: bool) -> "Varying":
+    def from_body(cls, body: Body, library: Library, is_split: bool) -> "Varying":
         """Finds the values of a step that differ."""
-        found = _Walk(library, set(body.arguments) if is_split else set())
-        found.follow(body, effects_of(body, library))
-        return cls(frozenset(found.assigned), tuple(found.sums))
+        walk = _Walk(library, set(body.arguments) if is_split else set())
+        walk.follow(body, effects_of(body, library))
+        return cls(frozenset(walk.assigned), tuple(walk.sums))
 
 
 @dataclasses.dataclass
@@ -50,14 +50,14 @@ class _Walk:
     """The values of a body that differ.
 
     Attributes:
-        whole: Nodes of which all outputs differ, arguments and variables.
+        differing: Nodes of which all outputs differ, arguments and variables.
         outputs: By the name of a calling node, whether each output differs.
         assigned: The variables that were assigned differing values.
         sums: Branches and loops with a sum that devices may run differently.
     """
 
     library: Library
-    whole: set[str]
+    differing: set[str]
     outputs: dict[str, list[bool]] = dataclasses.field(default_factory=dict)
     assigned: set[str] = dataclasses.field(default_factory=set)
     sums: list[str] = dataclasses.field(default_factory=list)
@@ -66,58 +66,58 @@ class _Walk:
         """Follows differing values through all nodes."""
         nodes = {node.name: node for node in body.nodes}
         for node in body.nodes:
-            inputs = [self.has(each) for each in data_inputs(node)]
+            inputs = [self.has(reference) for reference in data_inputs(node)]
             used = effects.used.get(node.name, [])
             for position, variable in used:
-                inputs[position] = variable in self.whole
+                inputs[position] = variable in self.differing
             changed = self._enter(node, inputs, nodes)
             names = {p: variable for p, variable in used if p in changed}
             for position in written(node, names, self.library):
-                self.whole.add(names[position])
+                self.differing.add(names[position])
                 self.assigned.add(names[position])
 
     def has(self, reference: str) -> bool:
         """Returns whether an output or an argument differs."""
-        name, *rest = reference.split(":")
+        name, *suffix = reference.split(":")
         if name not in self.outputs:
-            return name in self.whole
-        return self.outputs[name][int(rest[-1]) if rest else 0]
+            return name in self.differing
+        return self.outputs[name][int(suffix[-1]) if suffix else 0]
 
     def _enter(
         self, node: Node, inputs: list[bool], nodes: Mapping[str, Node]
     ) -> set[int]:
         """Enters a node, and returns the inputs that it may make differ."""
-        functions = [self.library[each.name] for each in called(node)]
+        functions = [self.library[callee.name] for callee in called(node)]
         if not functions:
             differs = any(inputs) and not is_total(node, nodes)
             if not differs and not is_random(node):
                 return set()
-            self.whole.add(node.name)
+            self.differing.add(node.name)
             return set(range(len(inputs)))
-        own = first_argument(node)
-        chosen, arguments = any(inputs[:own]), inputs[own:]
+        offset = first_argument(node)
+        path_differs, arguments = any(inputs[:offset]), inputs[offset:]
         before = len(self.sums)
         if node.op in LOOPS:
-            outputs, assigned, chosen = self._loop(functions, arguments)
+            outputs, assigned, path_differs = self._loop(functions, arguments)
         else:
             outputs, assigned = self._any(functions, arguments)
-        if chosen:
+        if path_differs:
             # Devices that take different paths get different values.
             outputs, assigned = [True] * len(outputs), set(range(len(inputs)))
-        if chosen and _has_total(node, self.library):
+        if path_differs and _has_total(node, self.library):
             self.sums.append(node.name)
         if len(self.sums) > before:
             # Names inside functions are not names of the graph.
             self.sums[before:] = [node.name]
         self.outputs[node.name] = outputs
-        return {own + position for position in assigned}
+        return {offset + position for position in assigned}
 
     def _any(
         self, functions: Sequence[Function], arguments: list[bool]
     ) -> tuple[list[bool], set[int]]:
-        each = [self._call(function, arguments) for function in functions]
-        outputs = [any(o) for o in zip(*(c[0] for c in each), strict=True)]
-        return outputs, set().union(*(c[1] for c in each))
+        results = [self._call(function, arguments) for function in functions]
+        outputs = [any(o) for o in zip(*(c[0] for c in results), strict=True)]
+        return outputs, set().union(*(c[1] for c in results))
 
     def _loop(
         self, functions: Sequence[Function], arguments: list[bool]
@@ -154,4 +154,4 @@ class _Walk:
 
 def _has_total(node: Node, library: Library) -> bool:
     """Returns whether a branch or loop contains a sum over all devices."""
-    return any(each.op == SUM for each in nodes_within(node, library))
+    return any(inner.op == SUM for inner in nodes_within(node, library))
