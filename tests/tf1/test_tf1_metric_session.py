@@ -77,7 +77,7 @@ def in_a_session(*sizes):
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_metrics_match_a_session(tmp_path, as_dict, use_tpu, monkeypatch):
     # The second evaluation reuses the first one's sessions.
-    monkeypatch.setattr(metric_session, "_KEPT", 1)
+    monkeypatch.setattr(metric_session, "_MAX_EVALUATIONS", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
     # The batches have two sizes, and the counts continue.
     result = made.evaluate(batches_of(16, 16, 8))
@@ -102,7 +102,7 @@ def test_the_function_is_called_once_for_each_size_of_batches(tmp_path):
 
 
 def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
-    monkeypatch.setattr(metric_session, "_KEPT", 2)
+    monkeypatch.setattr(metric_session, "_MAX_EVALUATIONS", 2)
     calls = []
 
     def metric_fn(labels, scores):

@@ -90,15 +90,15 @@ def cut(
     definition = definition_of(graph)
     nodes, library = definition.nodes, definition.library
     fetch_names = {getattr(fetch, "op", fetch).name for fetch in fetches}
-    odd = {op.name for op in ops if reason_against(op, nodes[op.name], library)}
-    odd.update(more)
+    host_only = {op.name for op in ops if reason_against(op, nodes[op.name], library)}
+    host_only.update(more)
 
     def parts() -> tuple[set[str], set[str], list[Any]]:
         """Returns the host's operations, its constants, and the boundary."""
         hosted, constant = fetch_names | variables.keys(), set[str]()
         for op in ops:
             before = _before(op)
-            if before & hosted or op.name in odd:
+            if before & hosted or op.name in host_only:
                 hosted.add(op.name)
             elif before <= constant and (
                 not op.op_def.is_stateful or (more and op.type in _READS)
@@ -120,7 +120,7 @@ def cut(
     hosted, constant, boundary = parts()
     sizing = _sizing(graph, boundary)
     if sizing:
-        odd |= sizing
+        host_only |= sizing
         hosted, constant, boundary = parts()
     return Cut(
         part_of(definition, [op.name for op in ops], hosted | constant),

@@ -98,12 +98,12 @@ def sizes_of_values(
     sizes = [use for use in unknown if use.tensor.op.name in candidates]
     if sizes:
         # Slices must then have the same sizes as what they are combined with.
-        odd = [
+        unsized = [
             op
             for op in users
             if op.type in _OF_SLICES and not op.outputs[0].shape.is_fully_defined()
         ]
-        slices = filter(_is_unknown, _uses(odd, _OF_SLICES))
+        slices = filter(_is_unknown, _uses(unsized, _OF_SLICES))
         sizes += [use for use in slices if use.tensor.op.name in candidates]
     return sizes
 

@@ -22,7 +22,7 @@ from keras_tpu_estimator.tf1.host.host_graph import (
 from keras_tpu_estimator.tf1.host.ordering import assign_constants_first
 
 # The number of evaluations at a time whose variables are kept.
-_KEPT = 4
+_MAX_EVALUATIONS = 4
 
 
 class MetricSession:
@@ -79,7 +79,7 @@ class Metrics(GraphFunction, abc.ABC):
         if not int(number.value):
             new = next(self._numbers)
             self._evaluations[new] = _Evaluation(self.take)
-            old = self._evaluations.pop(new - _KEPT, None)
+            old = self._evaluations.pop(new - _MAX_EVALUATIONS, None)
             for key, session in old.sessions.items() if old else ():
                 self._idle.setdefault(key, []).append(session)
             number.assign(new)

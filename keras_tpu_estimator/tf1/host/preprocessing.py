@@ -104,10 +104,10 @@ _SPEC_TENSORS = (
 
 
 class HostPart:
-    """The host's part of the graphs of one mode, for batches of one shape.
+    """Runs the host's part of a graph on each batch, to get the inputs of the devices.
 
-    `make` calls `model_fn` in a new graph. `example` has the user's features and
-    labels.
+    It serves one mode and batches of one shape. `make` calls `model_fn` in a new graph.
+    `example` has the user's features and labels.
     """
 
     def __init__(self, make: Callable[[], ModelGraph], mode: str, example: StepInput):

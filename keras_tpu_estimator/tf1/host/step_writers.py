@@ -26,7 +26,7 @@ from keras_tpu_estimator.tf1.lift.refusals import reason_against
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-def taken_out(
+def remove_writers(
     graph: Any, fetches: Sequence[Any]
 ) -> tuple[StepWriter, list[Any]] | None:
     """Removes the operations that write files from a graph, if the step allows it.

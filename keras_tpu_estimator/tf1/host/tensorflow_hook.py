@@ -140,7 +140,7 @@ def _values_in(hook: Any) -> list[Any]:
     return values
 
 
-def _wanted_at_end(hook: Any) -> Any:
+def _fetches_at_end(hook: Any) -> Any:
     """Returns a hook's fetches at the end, which it does not request before."""
     train = _train()
     if isinstance(hook, train.FinalOpsHook):
@@ -247,7 +247,7 @@ class TensorFlowHook(LoopHook):
             args = self.hook.before_run(self._context)
             refuse_feed("feed_dict", (args and args.feed_dict) or None)
             warn_of_options("SessionRunArgs", args and args.options)
-            at_end = self._request(_wanted_at_end(self.hook))
+            at_end = self._request(_fetches_at_end(self.hook))
             fetches = args and args.fetches
             # Operations that assign a hook's variables run on the host, after the step.
             assigns = self._hooked.assigns(fetches)

@@ -80,7 +80,10 @@ def effects_of(body: Body, library: Library) -> Effects:
 
 
 class _Order:
-    """The order of reads and writes, as far as it is known."""
+    """Orders a variable's reads and writes as they were made.
+
+    The exception is a read that TensorFlow runs before an earlier write.
+    """
 
     def __init__(self) -> None:
         self._before: dict[str, list[str]] = {}

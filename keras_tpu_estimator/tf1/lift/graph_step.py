@@ -48,7 +48,7 @@ from keras_tpu_estimator.tf1.host.postprocessing import (
     called_with_host_tensors,
     on_host,
 )
-from keras_tpu_estimator.tf1.host.step_writers import taken_out
+from keras_tpu_estimator.tf1.host.step_writers import remove_writers
 from keras_tpu_estimator.tf1.host.summaries import Recorded, recorded
 from keras_tpu_estimator.tf1.lift import primitive
 from keras_tpu_estimator.tf1.lift.graph_additions import GraphAdditions
@@ -70,7 +70,7 @@ _BATCH_RUNS_STRIDE = 0xC2B2AE35
 
 
 class GraphStep:
-    """The step of a graph.
+    """A step that lifts a TF1 graph to a StableHLO module, and runs it in JAX.
 
     `bits` is the generator of random bits, as in `RunConfig`.
 
@@ -298,7 +298,7 @@ class GraphStep:
     def _write_files(self, tensors: dict[str, PyTree], targets: Sequence[Any]) -> None:
         """Makes the host write the files that the graph would write."""
         fetches = [*jax.tree.leaves(tensors), *targets]
-        removed = taken_out(self._model.graph, fetches)
+        removed = remove_writers(self._model.graph, fetches)
         if removed is None:
             return
         writer = HostFunction(*removed)

@@ -261,7 +261,7 @@ def _remains(op: Any, node: Node | None) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """A step as a definition, with its inputs and outputs."""
+    """A step as a pure function: it returns its fetches and the changed variables."""
 
     definition: Any
     is_keyed: bool

@@ -71,7 +71,9 @@ def needs_key(node: Node, library: Library) -> bool:
 
 @dataclasses.dataclass
 class _Rewriter:
-    """Rewrites bodies, and adds the functions that they call.
+    """Rewrites a body to operations that XLA compiles, in the order of its effects.
+
+    It also rewrites the functions that the body calls.
 
     Attributes:
         numbers: The numbers of the streams of random numbers.

@@ -47,7 +47,7 @@ class Varying:
 
 @dataclasses.dataclass
 class _Walk:
-    """The values of a body that differ.
+    """Follows differing values from the inputs of a body to all that depend on them.
 
     Attributes:
         differing: Nodes of which all outputs differ, arguments and variables.
