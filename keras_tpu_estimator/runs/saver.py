@@ -189,7 +189,9 @@ class Saver:
         progress: LoopState,
         positions: PositionSaver,
         retention: Retention | None = None,
+        object_graph: bytes | None = None,
     ):
+        self._object_graph = object_graph
         self._positions = positions
         self._retention = retention or Retention(
             context.config.keep_checkpoint_max,
@@ -286,7 +288,8 @@ class Saver:
         # Other processes wait longer for a chief with a slow disk.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
-        files = SaveFiles(prefix, self._exchange.from_chief(new_token))
+        token = self._exchange.from_chief(new_token)
+        files = SaveFiles(prefix, token, self._object_graph)
         positions = self._positions.beside(files, values.version)
         shards = None
         if self._shard_writer is not None and saved.sharded:

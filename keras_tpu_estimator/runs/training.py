@@ -239,7 +239,11 @@ class Training:
             with (
                 call.positions.of_call(values),
                 Saver(
-                    context, state, call.positions, step.additions.retention
+                    context,
+                    state,
+                    call.positions,
+                    step.additions.retention,
+                    step.additions.saved_objects,
                 ) as saver,
             ):
                 TrainingLoop(self, call, step, state, saver).run(first, hooks)

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 from tf1_programs import estimator, fed, values_of, variable
 
 X = np.ones((16, 2), "float32")
@@ -281,3 +282,51 @@ def test_invalid_scaffold_is_refused(fields, message):
     kind = kte.tf1.EstimatorSpec if "scaffold" in fields else kte.tf1.TPUEstimatorSpec
     with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
         kind("eval", loss=1.0, **fields)
+
+
+class Net(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable([1.0, 2.0], name="inner/w")
+
+
+@pytest.mark.parametrize("kind", [tf.train.Checkpoint, tf2.train.Checkpoint])
+def test_checkpoint_as_a_saver_lets_tensorflow_restore_objects(kind, tmp_path):
+    """`Checkpoint.restore` finds the objects of TensorFlow 1.15.5's checkpoints."""
+
+    def of_objects(features, labels, mode, params):
+        net, step = Net(), tf.train.get_global_step()
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        loss = tf.reduce_sum(net.w * features)
+        saver = kind(net=net, optimizer=optimizer, step=step)
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss, step, [net.w]),
+            scaffold=tf.train.Scaffold(saver=saver),
+        )
+
+    made = estimator(of_objects, tmp_path, use_tpu=False)
+    made.train(fed([X]), steps=1)
+    made.train(fed([X]), steps=1)
+    values = values_of(made)
+    assert {*values} == {"global_step", "inner/w", "inner/w/Momentum"}
+    prefix = kte.latest_checkpoint(str(tmp_path))
+    with tf.Graph().as_default(), tf.Session() as session:
+        net = Net()
+        step = tf.Variable(0, dtype=tf.int64)
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        update = optimizer.minimize(tf.reduce_sum(net.w), var_list=[net.w])
+        status = tf2.train.Checkpoint(net=net, optimizer=optimizer, step=step).restore(
+            prefix
+        )
+        status.assert_nontrivial_match().initialize_or_restore(session)
+        slot = optimizer.get_slot(net.w, "momentum")
+        assert session.run(step) == 2
+        assert session.run(net.w).tolist() == values["inner/w"].tolist()
+        assert session.run(slot).tolist() == values["inner/w/Momentum"].tolist()
+        session.run(update)
+    with tf.Graph().as_default(), tf.Session() as session:
+        net = Net()
+        tf.train.Saver([net.w]).restore(session, prefix)
+        assert session.run(net.w).tolist() == values["inner/w"].tolist()

@@ -25,6 +25,7 @@ class StepAdditions:
         weighs_examples: Whether the loss of EVAL is the mean over examples.
             Otherwise it is the mean over batches of any size.
         retention: The checkpoints to keep, or `None` for those of `RunConfig`.
+        saved_objects: The object graph of TensorFlow checkpoints, or `None`.
         graph: The object that the front end's own hooks find as `session.graph`,
             or `None`.
     """
@@ -32,6 +33,7 @@ class StepAdditions:
     counts_once: bool = True
     weighs_examples: bool = True
     retention: Retention | None = None
+    saved_objects: bytes | None = None
     graph: Any = None
 
     def enter_new(self, store: VariableStore) -> bool:

@@ -31,6 +31,8 @@ class SaveFiles:
     Args:
         prefix: The path of the main file without its ending.
         token: The token of the save. Defaults to a new one.
+        object_graph: The serialized object graph of a TensorFlow checkpoint, which
+            other formats ignore. Defaults to None: a checkpoint without objects.
 
     Example:
 
@@ -42,6 +44,7 @@ class SaveFiles:
 
     prefix: str
     token: str = dataclasses.field(default_factory=new_token)
+    object_graph: bytes | None = None
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:

@@ -40,7 +40,7 @@ _NUMBER = "-?????-of-?????"
 
 # Object-based checkpoints append this ending to the path of an object, and
 # store a serialized graph of the objects beside the variables.
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -93,7 +93,7 @@ class TensorFlowReader(CheckpointReader):
             dtypes = self._reader.get_variable_to_dtype_map()
             full_names = self._full_names()
         self._keys = {
-            key.removesuffix(_VALUE): key for key in shapes if key != _OBJECT_GRAPH
+            key.removesuffix(VALUE): key for key in shapes if key != _OBJECT_GRAPH
         }
         listed = {
             name: StoredVariable(
@@ -102,7 +102,7 @@ class TensorFlowReader(CheckpointReader):
             for name, key in self._keys.items()
         }
         aliases = unambiguous(
-            (full_name, key.removesuffix(_VALUE))
+            (full_name, key.removesuffix(VALUE))
             for full_name, key in full_names
             if key in shapes
         )
@@ -192,11 +192,12 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
                 f"The value of {name!r} must be an array of numbers or "
                 f"booleans. Received one of dtype {array.dtype}."
             )
+    tensors = _with_objects(arrays, saved.object_graph)
     count = 2 if len(data_files(prefix)) == 1 else 1
     # A checkpoint of only the step has a single data file.
-    count = min(count, len(arrays))
+    count = min(count, len(tensors))
     with commit.writing(prefix) as partial:
-        _write(prefix, partial, arrays, count)
+        _write(prefix, partial, tensors, count)
         for number in range(count):
             data = data_file(partial, number, count)
             with open(data, "ab") as file:
@@ -204,6 +205,17 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
             commit.publish(data, data_file(prefix, number, count))
         with _described(saved, partial, arrays):
             commit.publish(partial + INDEX, prefix + INDEX)
+
+
+def _with_objects(
+    arrays: Mapping[str, np.ndarray], object_graph: bytes | None
+) -> Mapping[str, np.ndarray]:
+    """Returns the tensors of an object-based checkpoint if there are objects."""
+    if object_graph is None:
+        return arrays
+    # An object graph can refer only to keys with this ending.
+    tensors = {name + VALUE: array for name, array in arrays.items()}
+    return {**tensors, _OBJECT_GRAPH: np.array(object_graph, object)}
 
 
 @contextlib.contextmanager
@@ -294,9 +306,11 @@ def _write(
     if count > 1:
         parts = [f"{partial}.{number}" for number in range(count)]
     with tf.Graph().as_default():
-        fed = {
-            n: tf.compat.v1.placeholder(arrays[n].dtype, arrays[n].shape) for n in names
+        dtypes = {
+            n: tf.string if arrays[n].dtype.kind == "O" else arrays[n].dtype
+            for n in names
         }
+        fed = {n: tf.compat.v1.placeholder(dtypes[n], arrays[n].shape) for n in names}
         saves = []
         for number, part in enumerate(parts):
             part_names = names[number::count]

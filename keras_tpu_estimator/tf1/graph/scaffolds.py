@@ -7,7 +7,7 @@ Its `init_op` and `init_fn` run in a session with the variables of the graph. It
 import contextlib
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.files.directory.retention import Retention
-from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.graph import internals, saved_objects
 from keras_tpu_estimator.tf1.graph.sessions import LocalInit, load_values
 from keras_tpu_estimator.tf1.host.tensorflow_hook import retention_of_saver
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
@@ -130,7 +130,8 @@ def _warn(fields: Mapping[str, Any]) -> None:
                 "have their values before the first step. Leave it out."
             )
     saver = fields["saver"]
-    if saver is not None and not internals.is_saver(saver):
+    is_known = internals.is_saver(saver) or saved_objects.is_checkpoint(saver)
+    if saver is not None and not is_known:
         warn_once(
             "The `saver` of a tf.train.Scaffold has no effect, because it is "
             f"a {type(saver).__name__}: checkpoints have the variables of the "
@@ -168,6 +169,16 @@ def retention_of(scaffold: GraphScaffold) -> Retention | None:
     As in the original, they replace those of `RunConfig`.
     """
     return retention_of_saver(scaffold.saver)
+
+
+def objects_of(
+    scaffold: GraphScaffold, graph: Any, variables: Container[str]
+) -> bytes | None:
+    """Returns the object graph for checkpoints if the saver is a `Checkpoint`."""
+    if not saved_objects.is_checkpoint(scaffold.saver):
+        return None
+    with graph.as_default():
+        return saved_objects.serialized_objects(scaffold.saver, variables)
 
 
 def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:

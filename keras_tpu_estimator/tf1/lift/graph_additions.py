@@ -29,6 +29,7 @@ class GraphAdditions(StepAdditions):
     graph: HookedGraph = dataclasses.field()
     counts_once: bool = dataclasses.field()
     retention: Retention | None = dataclasses.field()
+    saved_objects: bytes | None = dataclasses.field()
     dtypes: PyTree
     line_in_graph: Callable[[str], SourceLine | None]
 

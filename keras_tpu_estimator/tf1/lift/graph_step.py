@@ -37,7 +37,7 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
-from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, retention_of
+from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, objects_of, retention_of
 from keras_tpu_estimator.tf1.graph.variables import BATCH_RUNS, REPEATS, SEED
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
@@ -150,6 +150,9 @@ class GraphStep:
                 ),
                 self.counts_once,
                 retention_of(model.scaffold),
+                objects_of(
+                    model.scaffold, model.graph, {GLOBAL_STEP, *model.variables}
+                ),
                 self._dtypes,
                 self._outputs.pruned.line_of,
             ),
