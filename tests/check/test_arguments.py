@@ -41,7 +41,7 @@ def findings_of(tmp_path, text):
     path = tmp_path / "main.py"
     path.write_text("import tensorflow.compat.v1 as tf\n" + text)
     return [
-        (each.verdict.value, each.grade.name, [use.line for use in each.places])
+        (each.verdict.value, each.grade.name, [use.line for use in each.uses])
         for each in check(path).findings
         if each.verdict is not Verdict.RUNS
     ]

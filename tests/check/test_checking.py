@@ -39,7 +39,7 @@ def program(tmp_path):
 def names(report, verdict=USED):
     """The names and lines with a verdict."""
     return {
-        finding.name: [use.line for use in finding.places]
+        finding.name: [use.line for use in finding.uses]
         for finding in report.with_verdict(verdict)
     }
 
@@ -288,7 +288,7 @@ def test_operations_that_devices_refuse_are_found_in_device_code(program) -> Non
     found = {
         (finding.name, use.path.name, use.line)
         for finding in report.with_verdict(Verdict.REFUSED)
-        for use in finding.places
+        for use in finding.uses
     }
     assert found == {
         ("tf.py_func", "main.py", 19),

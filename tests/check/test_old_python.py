@@ -233,7 +233,7 @@ def test_protocol_buffers_of_old_protoc_are_named(report, monkeypatch) -> None:
     monkeypatch.delenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", raising=False)
     (found,) = report(text).needed
     assert found.name == "google.protobuf.descriptor.Descriptor"
-    assert [each.line for each in found.places] == [4]
+    assert [each.line for each in found.uses] == [4]
     assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python" in found.advice
     monkeypatch.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
     assert report(text).runs

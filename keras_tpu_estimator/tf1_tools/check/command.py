@@ -55,7 +55,7 @@ class Finding:
     name: str
     verdict: Verdict
     grade: Grade
-    places: tuple[Use, ...]
+    uses: tuple[Use, ...]
     advice: str
     counterpart: porting.Counterpart | None
 
@@ -83,9 +83,9 @@ class Report:
     def needed(self) -> list[Finding]:
         """The findings that stop the script."""
         return [
-            each
-            for each in self.findings
-            if each.verdict in STOPPING and each.grade is Grade.NEEDED
+            finding
+            for finding in self.findings
+            if finding.verdict in STOPPING and finding.grade is Grade.NEEDED
         ]
 
     def with_verdict(
@@ -93,9 +93,9 @@ class Report:
     ) -> list[Finding]:
         """Returns the findings with one verdict, and with one grade if it is given."""
         return [
-            each
-            for each in self.findings
-            if each.verdict is verdict and grade in (None, each.grade)
+            finding
+            for finding in self.findings
+            if finding.verdict is verdict and grade in (None, finding.grade)
         ]
 
 
@@ -106,28 +106,28 @@ def check(path: pathlib.Path) -> Report:
     from the current folder if Python searches it. A path without a Python file raises a
     ValueError.
     """
-    current, others = current_folder(), folders_on_path()
-    folders = [current, *others] if current else others
+    current, on_path = current_folder(), folders_on_path()
+    folders = [current, *on_path] if current else on_path
     sources = read_program(path, folders)
     program = scopes_of(sources)
-    own = {part for name in program for part in name.split(".")}
+    names = {part for name in program for part in name.split(".")}
     if path.is_dir():
-        own.add(path.resolve().name)
+        names.add(path.resolve().name)
     functions = {
         node.name
         for module in program.values()
         for node in ast.walk(module.node)
         if isinstance(node, ast.FunctionDef)
     }
-    found = [
-        each
+    remarks = [
+        remark
         for module in program.values()
-        for each in _found_in(module, own, functions)
+        for remark in _found_in(module, names, functions)
     ]
-    uses = [each for each in found if isinstance(each, Use)]
-    unfollowed = [each for each in found if isinstance(each, Unfollowed)]
-    starts = [each for each in program.values() if each.source.path == path]
-    code = RunningCode.of(program, starts[0] if starts else None)
+    uses = [use for use in remarks if isinstance(use, Use)]
+    unfollowed = [remark for remark in remarks if isinstance(remark, Unfollowed)]
+    starts = [module for module in program.values() if module.source.path == path]
+    code = RunningCode.from_program(program, starts[0] if starts else None)
     # Libraries that supply names are imported as in a run.
     with tf1_for(folders):
         judged, dismissed = _judged(uses, program, code)
@@ -135,16 +135,16 @@ def check(path: pathlib.Path) -> Report:
         tuple(source.path for source in sources),
         tuple(judged),
         tuple([*unfollowed, *dismissed]),
-        tuple(each for source in sources for each in _unreadable(source)),
+        tuple(remark for source in sources for remark in _unreadable(source)),
     )
 
 
 def _found_in(
-    module: Scope, own: Container[str], functions: Container[str]
+    module: Scope, names: Container[str], functions: Container[str]
 ) -> Iterator[Use | Unfollowed]:
     """Yields the uses and remarks of a module, with the names of its program."""
     yield from uses_in(module)
-    yield from absent_in(module, own)
+    yield from absent_in(module, names)
     yield from of_python_2_in(module)
     yield from calls_of_python_2_in(module, functions)
     yield from old_protocols_in(module)
@@ -155,11 +155,11 @@ def _unreadable(source: Source) -> Iterator[Unfollowed]:
     if not source.error and not prints_to_file(source.tree):
         return
     text = source.path.read_text("utf-8", errors="replace")
-    found = [*python_2_in(text)]
+    problems = [*python_2_in(text)]
     tabs = mixed_tabs_in(source.error)
-    if tabs or not found:
-        found = [(source.line, tabs or source.error), *found]
-    for line, what in found:
+    if tabs or not problems:
+        problems = [(source.line, tabs or source.error), *problems]
+    for line, what in problems:
         yield Unfollowed(source.path, line, what)
 
 
@@ -168,8 +168,8 @@ def _judged(
 ) -> tuple[list[Finding], list[Unfollowed]]:
     """Returns the findings, and the uses that the script guards."""
     uses = [*uses]
-    judge = Judge.of(uses, program, code)
-    places: dict[tuple[Judgement, str], list[Use]] = {}
+    judge = Judge.from_program(uses, program, code)
+    uses_by_judgement: dict[tuple[Judgement, str], list[Use]] = {}
     dismissed: list[Unfollowed] = []
     for use in uses:
         judgement = judge.judge(use)
@@ -178,18 +178,18 @@ def _judged(
             what = f"{use.name} is {state}, but its use is guarded"
             dismissed.append(Unfollowed(use.path, use.line, what))
         else:
-            places.setdefault((judgement, use.name), []).append(use)
+            uses_by_judgement.setdefault((judgement, use.name), []).append(use)
     owners = {use.name.rpartition(".")[0] for use in uses}
     findings = [
         Finding(
             name,
             judgement.verdict,
             judgement.grade,
-            tuple(found),
+            tuple(judged_uses),
             judgement.advice,
             porting.find(name),
         )
-        for (judgement, name), found in places.items()
+        for (judgement, name), judged_uses in uses_by_judgement.items()
         # A name that is used below an existing module is listed instead of the module.
         if judgement.verdict is not Verdict.RUNS or name not in owners
     ]
@@ -219,9 +219,9 @@ def as_json(report: Report) -> str:
         {
             "runs": report.runs,
             "files": [str(path) for path in report.files],
-            "names": [_name_as_json(each) for each in report.findings],
-            "not_followed": [_place(each) for each in report.unfollowed],
-            "not_python_3": [_place(each) for each in report.unreadable],
+            "names": [_name_as_json(finding) for finding in report.findings],
+            "not_followed": [_remark_as_json(remark) for remark in report.unfollowed],
+            "not_python_3": [_remark_as_json(remark) for remark in report.unreadable],
         },
         indent=2,
     )
@@ -234,25 +234,29 @@ def as_text(report: Report, start: pathlib.Path) -> str:
     """
     folders = (start, pathlib.Path.cwd())
 
-    def where(place: Use | Unfollowed) -> str:
-        path = place.path
-        above = next((each for each in folders if path.is_relative_to(each)), "")
-        return f"{path.relative_to(above) if above else path}:{place.line}"
+    def location(use: Use | Unfollowed) -> str:
+        path = use.path
+        above = next((folder for folder in folders if path.is_relative_to(folder)), "")
+        return f"{path.relative_to(above) if above else path}:{use.line}"
 
     running = report.with_verdict(Verdict.RUNS)
     names = {
-        each.name for each in report.findings if each.verdict is not Verdict.ABSENT
+        finding.name
+        for finding in report.findings
+        if finding.verdict is not Verdict.ABSENT
     }
     lines = [f"{len(report.files)} files, {len(names)} names of TensorFlow."]
     for grade, what in _GRADES.items():
         for verdict, title in _TITLES.items():
-            found = report.with_verdict(verdict, grade)
-            lines += _titled(f"{title}, {what}", _problems(found, where))
-    lines += _titled("Not Python 3", _remarks(report.unreadable, where))
+            findings = report.with_verdict(verdict, grade)
+            lines += _titled(f"{title}, {what}", _problems(findings, location))
+    lines += _titled("Not Python 3", _remarks(report.unreadable, location))
     lines += _table(running)
-    wanted = dict.fromkeys(each.advice for each in running if each.advice)
-    lines += _titled("To be installed", wanted)
-    lines += _titled("Not followed", _remarks(report.unfollowed, where))
+    installations = dict.fromkeys(
+        finding.advice for finding in running if finding.advice
+    )
+    lines += _titled("To be installed", installations)
+    lines += _titled("Not followed", _remarks(report.unfollowed, location))
     lines += ["", _conclusion(report)]
     return "\n".join(lines)
 
@@ -282,17 +286,17 @@ def _unless(report: Report) -> str:
 
 
 def _titled(title: str, lines: Iterable[str]) -> list[str]:
-    found = [f"  {line}" for line in lines]
-    return ["", title, *found] if found else []
+    indented = [f"  {line}" for line in lines]
+    return ["", title, *indented] if indented else []
 
 
 def _problems(
-    findings: Iterable[Finding], where: Callable[[Use], str]
+    findings: Iterable[Finding], location: Callable[[Use], str]
 ) -> Iterator[str]:
     for finding in findings:
-        places = list(dict.fromkeys(map(where, finding.places)))
-        more = f" and {len(places) - _PLACES} more" * (len(places) > _PLACES)
-        yield f"{finding.name}  {', '.join(places[:_PLACES])}{more}"
+        shown = list(dict.fromkeys(map(location, finding.uses)))
+        more = f" and {len(shown) - _PLACES} more" * (len(shown) > _PLACES)
+        yield f"{finding.name}  {', '.join(shown[:_PLACES])}{more}"
         if finding.advice and not _repeats_counterpart(finding):
             yield f"    {finding.advice}"
         if finding.counterpart:
@@ -305,20 +309,20 @@ def _repeats_counterpart(finding: Finding) -> bool:
 
 
 def _remarks(
-    remarks: Iterable[Unfollowed], where: Callable[[Unfollowed], str]
+    remarks: Iterable[Unfollowed], location: Callable[[Unfollowed], str]
 ) -> Iterator[str]:
     for remark in remarks:
-        yield f"{where(remark)}  {remark.what}"
+        yield f"{location(remark)}  {remark.what}"
 
 
 def _table(findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return []
     title = "Runs as it is"
-    width = max(len(title), *(len(each.name) + 2 for each in findings))
+    width = max(len(title), *(len(finding.name) + 2 for finding in findings))
     lines = ["", f"{title:<{width}}  uses  in a port to Keras"]
     for finding in findings:
-        name, count = f"  {finding.name}", len(finding.places)
+        name, count = f"  {finding.name}", len(finding.uses)
         line = f"{name:<{width}}  {count:>4}  {_replacement(finding)}"
         lines.append(line.rstrip())
     return lines
@@ -329,20 +333,20 @@ def _replacement(finding: Finding) -> str:
 
 
 def _name_as_json(finding: Finding) -> dict[str, Any]:
-    found = finding.counterpart
+    counterpart = finding.counterpart
     return {
         "name": finding.name,
         "verdict": finding.verdict.value,
         "grade": finding.grade.name.lower(),
         "advice": finding.advice,
-        "counterpart": found.now if found else None,
-        "note": found.note if found else None,
-        "page": found.page if found else None,
-        "places": [{"file": str(use.path), "line": use.line} for use in finding.places],
+        "counterpart": counterpart.now if counterpart else None,
+        "note": counterpart.note if counterpart else None,
+        "page": counterpart.page if counterpart else None,
+        "places": [{"file": str(use.path), "line": use.line} for use in finding.uses],
     }
 
 
-def _place(remark: Unfollowed) -> dict[str, Any]:
+def _remark_as_json(remark: Unfollowed) -> dict[str, Any]:
     return {
         "file": str(remark.path),
         "line": remark.line,

@@ -25,10 +25,10 @@ class FlagsOn:
     settings: Set[str]
 
     @classmethod
-    def of(cls, modules: Iterable[ast.AST]) -> "FlagsOn":
+    def from_modules(cls, modules: Iterable[ast.AST]) -> "FlagsOn":
         """Finds the flags of a script in the syntax of its modules."""
         nodes = [node for module in modules for node in ast.walk(module)]
-        defined = [each for node in nodes for each in _defined(node)]
+        defined = [flag for node in nodes for flag in _defined(node)]
         off = {name for name, is_on in defined if not is_on}
         off |= {*_changed(nodes)}
         flags = {name for name, _ in defined} - off
@@ -49,20 +49,20 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yields the flag that a call defines, and whether it is on by default."""
     if not isinstance(node, ast.Call) or _last(node.func) not in _DEFINE:
         return
-    given: dict[str | None, ast.expr]
-    given = dict(zip(("name", "default"), node.args, strict=False))
-    given |= {each.arg: each.value for each in node.keywords}
-    name, default = _constant(given.get("name")), given.get("default")
+    arguments: dict[str | None, ast.expr]
+    arguments = dict(zip(("name", "default"), node.args, strict=False))
+    arguments |= {keyword.arg: keyword.value for keyword in node.keywords}
+    name, default = _constant(arguments.get("name")), arguments.get("default")
     if isinstance(name, str):
         yield name, _constant(default) is True
 
 
 def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yields flags and settings that get a value other than the flag's."""
-    own: set[ast.AST] = set()
+    copies: set[ast.AST] = set()
     for node in nodes:  # A statement comes before its parts.
         if isinstance(node, ast.Assign):
-            own |= {
+            copies |= {
                 target
                 for target in node.targets
                 if _setting(node.value) == ("FLAGS", _setting(target)[1])
@@ -71,7 +71,7 @@ def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from filter(None, map(_name, node.args[:1]))
         elif isinstance(getattr(node, "ctx", None), ast.Store):
             holder, name = _setting(node)
-            if holder in ("FLAGS", *_SETTINGS) and node not in own:
+            if holder in ("FLAGS", *_SETTINGS) and node not in copies:
                 yield name
 
 
@@ -82,10 +82,10 @@ def _copied(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Dict):
         pairs = [*zip(map(_constant, node.keys), node.values, strict=True)]
     elif isinstance(node, ast.Assign):
-        pairs = [(_setting(each)[1], node.value) for each in node.targets]
+        pairs = [(_setting(target)[1], node.value) for target in node.targets]
     else:
         return
-    yield from (key for key, of in pairs if _setting(of) == ("FLAGS", key))
+    yield from (key for key, value in pairs if _setting(value) == ("FLAGS", key))
 
 
 def _reads_by_name(node: ast.AST) -> bool:
@@ -93,7 +93,7 @@ def _reads_by_name(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call)
         and _last(node.func) == "getattr"
-        and [_last(each) for each in node.args[:1]] == ["FLAGS"]
+        and [_last(argument) for argument in node.args[:1]] == ["FLAGS"]
     )
 
 

@@ -42,10 +42,10 @@ def has_bound(
     variables: ast.expr | None,
 ) -> bool:
     """Returns whether a loop's first three arguments show a bound on its rounds."""
-    functions = [_function(each, scope) for each in (condition, body)]
+    functions = [_function(function, scope) for function in (condition, body)]
     if None in functions or variables is None:
         return False
-    first, second = (each for each in functions if each is not None)
+    first, second = (function for function in functions if function is not None)
     starts, outer = scope.value(variables)
     loop = _Loop(first, second, _elements(starts), outer)
     return any(map(loop.is_bounded, first.returned))
@@ -101,12 +101,15 @@ class _Loop:
         scope = self.condition.scope
         name, arguments = _call(end, scope)
         if name == ("minimum" if is_up else "maximum"):
-            return any(self._is_fixed(each, is_up) for each in arguments)
+            return any(self._is_fixed(argument, is_up) for argument in arguments)
         position = _parameter(self.condition, end)
         if position is None:
             return _number(end, scope) is not None or _is_integer(end, scope)
-        kept = position < min(len(self.starts), len(self.body.returned))
-        if not kept or _parameter(self.body, self.body.returned[position]) != position:
+        is_repeated = position < min(len(self.starts), len(self.body.returned))
+        if (
+            not is_repeated
+            or _parameter(self.body, self.body.returned[position]) != position
+        ):
             return False
         return _is_integer(self.starts[position], self.scope)
 
@@ -116,23 +119,25 @@ def _function(node: ast.expr | None, scope: Scope) -> _Function | None:
     if node is None:
         return None
     node, scope = scope.value(node)
-    found = scope.meaning(node)
+    meaning = scope.meaning(node)
     if isinstance(node, ast.Lambda):
         function: ast.Lambda | ast.FunctionDef = node
         returns: list[ast.expr | None] = [node.body]
-    elif isinstance(found, Found) and isinstance(found.node, ast.FunctionDef):
-        function, scope = found.node, found.scope
+    elif isinstance(meaning, Found) and isinstance(meaning.node, ast.FunctionDef):
+        function, scope = meaning.node, meaning.scope
         returns = [
-            each.value
-            for owner, each in scope.children[function].walk()
-            if isinstance(each, ast.Return) and owner.node is function
+            statement.value
+            for owner, statement in scope.children[function].walk()
+            if isinstance(statement, ast.Return) and owner.node is function
         ]
     else:
         return None
     if len(returns) != 1 or returns[0] is None or function not in scope.children:
         return None
     inner = scope.children[function]
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    names = [
+        argument.arg for argument in (*function.args.posonlyargs, *function.args.args)
+    ]
     value, _ = inner.value(returns[0])
     return _Function(inner, names, _elements(value))
 
@@ -155,7 +160,7 @@ def _parameter(function: _Function, node: ast.expr) -> int | None:
     """Returns which parameter a name is that the function does not assign."""
     if not isinstance(node, ast.Name) or node.id not in function.parameters:
         return None
-    is_assigned = any(_assigns(each, node.id) for _, each in function.scope.walk())
+    is_assigned = any(_assigns(child, node.id) for _, child in function.scope.walk())
     return None if is_assigned else function.parameters.index(node.id)
 
 
@@ -201,10 +206,10 @@ def _number(node: ast.expr, scope: Scope) -> float | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _number(node.operand, scope)
         return None if value is None else -value
-    found = node.value if isinstance(node, ast.Constant) else None
-    if not isinstance(found, int | float) or isinstance(found, bool):
+    value = node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return found
+    return value
 
 
 def _is_integer(node: ast.expr, scope: Scope) -> bool:
@@ -214,9 +219,9 @@ def _is_integer(node: ast.expr, scope: Scope) -> bool:
         return isinstance(value, int)
     node, scope = scope.value(node)
     if isinstance(node, ast.BinOp):
-        is_whole = not isinstance(node.op, ast.Div)
+        may_be_integer = not isinstance(node.op, ast.Div)
         parts = (node.left, node.right)
-        return is_whole and all(_is_integer(each, scope) for each in parts)
+        return may_be_integer and all(_is_integer(part, scope) for part in parts)
     name, _ = _call(node, scope)
     if name in ("len", "int"):
         return True

@@ -60,21 +60,21 @@ _RULES = (
 def python_2_in(text: str) -> Iterator[tuple[int, str]]:
     """Yields the first line of each kind of Python 2 syntax, and a sentence."""
     code = _TEXT.sub(_emptied, text)
-    found = []
+    matches = []
     for rule in _RULES:
         match = re.search(rule.pattern, code, re.MULTILINE)
         if match:
             line = code.count("\n", 0, match.end()) + 1
             count = len(re.findall(rule.pattern, code, re.MULTILINE))
             times = "once" if count == 1 else f"{count} times"
-            found.append(
+            matches.append(
                 (
                     line,
                     f"Python 2 ({times}): {rule.before}. `2to3 -w FILE`, which "
                     f"comes with Python up to 3.12, writes {rule.now}.",
                 )
             )
-    yield from sorted(found)
+    yield from sorted(matches)
 
 
 def mixed_tabs_in(error: str) -> str:
@@ -137,12 +137,12 @@ _ITERATORS = (
 
 
 def calls_of_python_2_in(
-    module: Scope, own: Container[str]
+    module: Scope, functions: Container[str]
 ) -> Iterator[Use | Unfollowed]:
     """Yields indexed results and methods that Python 3 lacks, except guarded ones.
 
-    `own` contains the names of functions that the script defines. A method of an object
-    that the source does not show is a remark, once for each file.
+    `functions` contains the names of functions that the script defines. A method of an
+    object that the source does not show is a remark, once for each file.
     """
     path, guarded = module.source.path, guarded_in(module, ("TypeError",))
     remarks = set()
@@ -155,7 +155,7 @@ def calls_of_python_2_in(
             yield Use(name, path, _line(node), node, scope, advice=advice)
             continue
         method, _ = _method(node) or ("", None)
-        if method and method not in own and method not in remarks:
+        if method and method not in functions and method not in remarks:
             remarks.add(method)
             code, now = ast.unparse(node), _METHODS[method][1]
             what = f"{code}: if it is Python 2, `2to3 -w FILE` writes {now}"
@@ -199,10 +199,10 @@ def _of_view(node: ast.expr, scope: Scope) -> str:
 
 def _called(node: ast.AST, scope: Scope) -> tuple[str, str] | None:
     """Returns a method of Python 2 of a known object, and its replacement."""
-    found = _method(node)
-    if found is None:
+    call = _method(node)
+    if call is None:
         return None
-    method, owner = found
+    method, owner = call
     is_known = _is_iterator if method == "next" else _is_dict
     if not is_known(owner, scope):
         return None

@@ -81,7 +81,9 @@ class Reached:
     ):
         self._program = program
         self._entries = {*entries}
-        self._flags_on = FlagsOn.of(each.node for each in program.values())
+        self._flags_on = FlagsOn.from_modules(
+            module.node for module in program.values()
+        )
         self._in_steps = in_steps
         self.grades: dict[ast.AST, Grade] = {}
         self.classes: dict[Scope, Grade] = {}
@@ -148,17 +150,17 @@ class Reached:
     def _choose(self, scope: Scope, node: ast.If | ast.IfExp, grade: Grade) -> None:
         self._walk(scope, node.test, grade)
         condition = condition_of(node.test)
-        chosen = list(_nodes(node.body)), list(_nodes(node.orelse))
+        branches = list(_nodes(node.body)), list(_nodes(node.orelse))
         if condition is Condition.IS_STARTED:
             if not {scope, *_around(scope)} & self._entries:
-                chosen = [], chosen[1]
+                branches = [], branches[1]
         grades = [grade, grade]
         if condition is Condition.OTHER:
             is_on = self._flags_on.decide(node.test)
             grades = [grade if is_on else Grade.IN_BRANCH, Grade.IN_BRANCH]
-        for nodes, known in zip(chosen, grades, strict=True):
-            for each in nodes:
-                self._walk(scope, each, known)
+        for nodes, branch_grade in zip(branches, grades, strict=True):
+            for child in nodes:
+                self._walk(scope, child, branch_grade)
 
     def _import(
         self, scope: Scope, node: ast.Import | ast.ImportFrom, grade: Grade
@@ -171,9 +173,9 @@ class Reached:
             for full in (name, f"{scope.source.package}.{name}"):
                 parts = full.split(".")
                 for number in range(1, len(parts) + 1):
-                    found = self._program.get(".".join(parts[:number]))
-                    if found is not None:
-                        self._waiting.append((found, grade))
+                    imported = self._program.get(".".join(parts[:number]))
+                    if imported is not None:
+                        self._waiting.append((imported, grade))
 
     def _call(self, scope: Scope, node: ast.Call, grade: Grade) -> None:
         self._refer(scope, node.func, grade)
@@ -184,18 +186,18 @@ class Reached:
                 self._refer(scope, ast.Name("main", ast.Load()), grade)
         if isinstance(callee, str) and canonical(callee) not in _CALLERS:
             return
-        for value in (*node.args, *(each.value for each in node.keywords)):
+        for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             self._refer(scope, value, grade)
 
     def _note_model_fn(self, scope: Scope, node: ast.Call) -> None:
         """Records the `model_fn` that an estimator receives."""
-        given = [e.value for e in node.keywords if e.arg == "model_fn"]
+        model_fns = [e.value for e in node.keywords if e.arg == "model_fn"]
         if ast.unparse(node.func).endswith("Estimator"):
-            given += node.args[:1]
-        for value in given:
-            found = scope.meaning(value)
-            if isinstance(found, Found) and is_function(found.node):
-                self.model_fns.add(found.scope.children[found.node])
+            model_fns += node.args[:1]
+        for value in model_fns:
+            meaning = scope.meaning(value)
+            if isinstance(meaning, Found) and is_function(meaning.node):
+                self.model_fns.add(meaning.scope.children[meaning.node])
 
     def _mention(
         self, scope: Scope, node: ast.Name | ast.Attribute, grade: Grade
@@ -211,24 +213,24 @@ class Reached:
         owner = _class_around(scope) if _is_self(node.value) else None
         if owner is not None:
             self._call_methods(owner, [node.attr], grade)
-            for each in self._families.of(owner):
-                if self._raise(self._own_names, (each, node.attr), grade):
-                    self._call_on_objects([each], node.attr, grade)
+            for relative in self._families.around(owner):
+                if self._raise(self._own_names, (relative, node.attr), grade):
+                    self._call_on_objects([relative], node.attr, grade)
         elif self._raise(self._called_names, node.attr, grade):
             self._call_on_objects({*self._objects, *self.classes}, node.attr, grade)
 
     def _call_on_objects(
         self, classes: Iterable[Scope], name: str, grade: Grade
     ) -> None:
-        for each in classes:
-            known = self._grade_of(each)
-            if known is not None:
-                self._call_methods(each, [name], min(known, grade))
+        for owner in classes:
+            owner_grade = self._grade_of(owner)
+            if owner_grade is not None:
+                self._call_methods(owner, [name], min(owner_grade, grade))
 
     def _grade_of(self, scope: Scope) -> Grade | None:
         """Returns the grade of a class that has instances here or in all code."""
         kinds = (self._objects, self.classes)
-        return max((each[scope] for each in kinds if scope in each), default=None)
+        return max((grades[scope] for grades in kinds if scope in grades), default=None)
 
     def _call_methods(self, scope: Scope, names: Iterable[str], grade: Grade) -> None:
         for node, inner in scope.children.items():
@@ -242,15 +244,15 @@ class Reached:
 
     def _refer(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
         """Follows a function or class that an expression refers to."""
-        found = scope.meaning(node)
-        if not isinstance(found, Found):
+        meaning = scope.meaning(node)
+        if not isinstance(meaning, Found):
             return
-        inner = found.scope.children[found.node]
-        if isinstance(found.node, ast.ClassDef):
+        inner = meaning.scope.children[meaning.node]
+        if isinstance(meaning.node, ast.ClassDef):
             self._make_object(inner, grade)
-        elif not self._follows(found.node):
+        elif not self._follows(meaning.node):
             return
-        elif is_named(found.node, "model_fn", "input_fn"):
+        elif is_named(meaning.node, "model_fn", "input_fn"):
             self._waiting.append((inner, Grade.NEEDED))
         else:
             self._waiting.append((inner, grade))
@@ -261,17 +263,17 @@ class Reached:
         if scope.parent is not None and isinstance(scope.node, ast.ClassDef):
             for base in bases_of(scope.parent, scope.node):
                 self._make_object(base, grade)
-        names = [each.name for each in filter(is_function, scope.children)]
+        names = [function.name for function in filter(is_function, scope.children)]
         unnamed = [n for n in names if n.startswith("__") or n in _UNNAMED]
         self._call_methods(scope, unnamed, grade)
-        known = self._grade_of(scope) or grade
+        class_grade = self._grade_of(scope) or grade
         for name in names:
             for called in (
                 self._called_names.get(name),
                 self._own_names.get((scope, name)),
             ):
                 if called is not None:
-                    self._call_methods(scope, [name], min(known, called))
+                    self._call_methods(scope, [name], min(class_grade, called))
 
     def _raise(self, grades: dict[Any, Grade], key: object, grade: Grade) -> bool:
         if grades.get(key, 0) >= grade:
@@ -309,7 +311,7 @@ def _evaluated_with(
     """Yields the expressions that a definition evaluates."""
     yield from node.decorator_list
     yield from node.args.defaults
-    yield from (each for each in node.args.kw_defaults if each is not None)
+    yield from (default for default in node.args.kw_defaults if default is not None)
 
 
 def _around(scope: Scope) -> Iterator[Scope]:
@@ -320,9 +322,9 @@ def _around(scope: Scope) -> Iterator[Scope]:
 
 
 def _class_around(scope: Scope) -> Scope | None:
-    for each in (scope, *_around(scope)):
-        if isinstance(each.node, ast.ClassDef):
-            return each
+    for candidate in (scope, *_around(scope)):
+        if isinstance(candidate.node, ast.ClassDef):
+            return candidate
     return None
 
 
@@ -356,31 +358,33 @@ class RunningCode:
     in_host_calls: Mapping[ast.AST, Grade]
 
     @classmethod
-    def of(cls, program: Mapping[str, Scope], start: Scope | None) -> "RunningCode":
+    def from_program(
+        cls, program: Mapping[str, Scope], start: Scope | None
+    ) -> "RunningCode":
         """Follows a script from the file that is run, or from all files that can be."""
         entries = [start] if start else _started(program)
         families = Families(program)
-        known = Reached(program, families, entries or program.values())
-        known.add(entries or program.values())
+        reached = Reached(program, families, entries or program.values())
+        reached.add(entries or program.values())
         everywhere = [*_functions(program, "")]
         if not any(_is_started(entry) for entry in entries):
             # These are functions for other scripts, or functions of an estimator.
             named = [*_functions(program, "model_fn", "input_fn")]
-            known.add(named or everywhere)
-        steps = Reached(program, families, in_steps=True, objects=known.classes)
-        model_fns = known.model_fns | {*_functions(program, "model_fn")}
-        for scope in model_fns & known.bodies.keys():
+            reached.add(named or everywhere)
+        steps = Reached(program, families, in_steps=True, objects=reached.classes)
+        model_fns = reached.model_fns | {*_functions(program, "model_fn")}
+        for scope in model_fns & reached.bodies.keys():
             steps.add([scope])
-        for scope in model_fns - known.bodies.keys():
+        for scope in model_fns - reached.bodies.keys():
             steps.add([scope], Grade.IN_BRANCH)
-        branches = Reached(program, families, in_steps=True, objects=known.classes)
+        branches = Reached(program, families, in_steps=True, objects=reached.classes)
         for scope, grade in _branches(program, steps.grades):
             branches.add([scope], grade)
-        host_calls = Reached(program, families, in_steps=True, objects=known.classes)
+        host_calls = Reached(program, families, in_steps=True, objects=reached.classes)
         for scope in _functions(program, "host_call", "host_call_fn"):
-            grade = known.bodies.get(scope, Grade.IN_BRANCH)
+            grade = reached.bodies.get(scope, Grade.IN_BRANCH)
             host_calls.add([scope], grade)
-        return cls(known.grades, steps.grades, branches.grades, host_calls.grades)
+        return cls(reached.grades, steps.grades, branches.grades, host_calls.grades)
 
 
 def _started(program: Mapping[str, Scope]) -> list[Scope]:
@@ -421,17 +425,17 @@ def _branches(
             if not isinstance(called, str):
                 continue
             if canonical(called) in _BRANCHING:
-                given = (*node.args, *(each.value for each in node.keywords))
-                for function in _given_functions(scope, given):
+                arguments = (*node.args, *(keyword.value for keyword in node.keywords))
+                for function in _passed_functions(scope, arguments):
                     yield function, in_steps[node]
 
 
-def _given_functions(scope: Scope, given: Iterable[ast.expr]) -> Iterator[Scope]:
-    for value in given:
-        found = scope.meaning(value)
+def _passed_functions(scope: Scope, arguments: Iterable[ast.expr]) -> Iterator[Scope]:
+    for value in arguments:
+        meaning = scope.meaning(value)
         if isinstance(value, ast.Lambda):
             yield scope.children[value]
         elif isinstance(value, ast.List | ast.Tuple):
-            yield from _given_functions(scope, value.elts)
-        elif isinstance(found, Found) and is_function(found.node):
-            yield found.scope.children[found.node]
+            yield from _passed_functions(scope, value.elts)
+        elif isinstance(meaning, Found) and is_function(meaning.node):
+            yield meaning.scope.children[meaning.node]

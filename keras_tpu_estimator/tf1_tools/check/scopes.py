@@ -82,89 +82,92 @@ class Scope:
             yield from self._walk(child)
 
     def meaning(
-        self, node: ast.AST, seen: frozenset[tuple["Scope", str]] = frozenset()
+        self, node: ast.AST, followed: frozenset[tuple["Scope", str]] = frozenset()
     ) -> Meaning:
         """Returns the full name of an import, or a definition of the script.
 
-        Other expressions have the meaning `None`. `seen` contains the names that are
+        Other expressions have the meaning `None`. `followed` has the names that are
         being followed, so that cycles end.
         """
         if isinstance(node, ast.Name):
-            return self._of_name(node.id, seen)
+            return self._of_name(node.id, followed)
         if isinstance(node, ast.Attribute):
-            owner = self.meaning(node.value, seen)
+            owner = self.meaning(node.value, followed)
             if isinstance(owner, str):
-                return self._of_import(f"{owner}.{node.attr}", seen)
+                return self._of_import(f"{owner}.{node.attr}", followed)
         return None
 
     def value(
         self,
         node: ast.expr,
-        seen: frozenset[tuple["Scope", str]] = frozenset(),
+        followed: frozenset[tuple["Scope", str]] = frozenset(),
     ) -> tuple[ast.expr, "Scope"]:
         """Follows a name to the only expression that is assigned to it.
 
         It returns the expression and its scope. Other nodes are returned unchanged.
-        `seen` contains the names that are being followed, so that cycles end.
+        `followed` contains the names that are being followed, so that cycles end.
         """
         scope = self._owner(node.id) if isinstance(node, ast.Name) else None
         if not isinstance(node, ast.Name) or scope is None:
             return node, self
         bindings = scope._bindings[node.id]
-        if len(bindings) != 1 or (scope, node.id) in seen:
+        if len(bindings) != 1 or (scope, node.id) in followed:
             return node, self
         (binding,) = bindings
-        seen = seen | {(scope, node.id)}
+        followed = followed | {(scope, node.id)}
         if isinstance(binding, ast.expr):
-            return scope.value(binding, seen)
+            return scope.value(binding, followed)
         if isinstance(binding, Imported):
             module, name = scope._module_of(binding.name)
             if module is not None:
-                return module.value(ast.Name(name, ast.Load()), seen)
+                return module.value(ast.Name(name, ast.Load()), followed)
         return node, self
 
     def _module_of(self, name: str) -> tuple["Scope | None", str]:
         """Returns the module of the script that binds an imported name."""
         module, _, attribute = name.rpartition(".")
         # Python searches the script's folder even if the folder is a package.
-        for found in (module, f"{self.source.package}.{module}"):
-            scope = self._program.get(found)
+        for full_name in (module, f"{self.source.package}.{module}"):
+            scope = self._program.get(full_name)
             if scope is not None and attribute in scope._bindings:
                 return scope, attribute
         return None, attribute
 
-    def _of_name(self, name: str, seen: frozenset[tuple["Scope", str]]) -> Meaning:
+    def _of_name(self, name: str, followed: frozenset[tuple["Scope", str]]) -> Meaning:
         scope = self._owner(name)
-        if scope is None or (scope, name) in seen:
+        if scope is None or (scope, name) in followed:
             return None
-        seen = seen | {(scope, name)}
+        followed = followed | {(scope, name)}
         meanings = [
-            scope._of_binding(binding, seen) for binding in scope._bindings[name]
+            scope._of_binding(binding, followed) for binding in scope._bindings[name]
         ]
         first = meanings[0]
-        same = all(
-            each == first or (isinstance(each, str) and _is_same_import(each, first))
-            for each in meanings
+        is_same = all(
+            meaning == first
+            or (isinstance(meaning, str) and _is_same_import(meaning, first))
+            for meaning in meanings
         )
         # The packages of tf.contrib exist here, so that no library replaces them.
-        same = same or (
+        is_same = is_same or (
             _is_of_contrib(first) and all(isinstance(m, str) for m in meanings)
         )
-        return first if same else None
+        return first if is_same else None
 
     def _of_binding(
-        self, binding: Binding, seen: frozenset[tuple["Scope", str]]
+        self, binding: Binding, followed: frozenset[tuple["Scope", str]]
     ) -> Meaning:
         if isinstance(binding, Imported):
-            return self._of_import(binding.name, seen)
+            return self._of_import(binding.name, followed)
         if isinstance(binding, Definition):
             return Found(binding, self)
-        return None if binding is None else self.meaning(binding, seen)
+        return None if binding is None else self.meaning(binding, followed)
 
-    def _of_import(self, name: str, seen: frozenset[tuple["Scope", str]]) -> Meaning:
+    def _of_import(
+        self, name: str, followed: frozenset[tuple["Scope", str]]
+    ) -> Meaning:
         """Follows an imported name through the module of the script that binds it."""
         scope, attribute = self._module_of(name)
-        return name if scope is None else scope._of_name(attribute, seen)
+        return name if scope is None else scope._of_name(attribute, followed)
 
     def binds(self, name: str) -> bool:
         """Returns whether the module binds a name, seen from here."""
@@ -224,7 +227,7 @@ class Families:
                 if isinstance(node, ast.ClassDef):
                     self._add(scope.children[node], bases_of(scope, node))
 
-    def of(self, owner: Scope) -> set[Scope]:
+    def around(self, owner: Scope) -> set[Scope]:
         """Returns a class, its subclasses, and the bases of all of them."""
         return _closure(_closure({owner}, self._subclasses), self._bases)
 
@@ -236,22 +239,22 @@ class Families:
 
 def bases_of(scope: Scope, node: ast.ClassDef) -> list[Scope]:
     """Returns the bases of a class that the script defines."""
-    found = [scope.meaning(each) for each in node.bases]
+    bases = [scope.meaning(base) for base in node.bases]
     return [
-        each.scope.children[each.node]
-        for each in found
-        if isinstance(each, Found) and isinstance(each.node, ast.ClassDef)
+        base.scope.children[base.node]
+        for base in bases
+        if isinstance(base, Found) and isinstance(base.node, ast.ClassDef)
     ]
 
 
 def _closure(first: set[Scope], following: Mapping[Scope, list[Scope]]) -> set[Scope]:
-    known = {*first}
+    members = {*first}
     waiting = [*first]
     while waiting:
-        new = {*following.get(waiting.pop(), ())} - known
-        known |= new
+        new = {*following.get(waiting.pop(), ())} - members
+        members |= new
         waiting += new
-    return known
+    return members
 
 
 def _bound(node: ast.AST, source: Source) -> Iterator[tuple[str, Binding]]:
@@ -291,7 +294,7 @@ def _arguments(node: ast.AST) -> list[ast.arg]:
     if not isinstance(node, Function):
         return []
     a = node.args
-    optional = [each for each in (a.vararg, a.kwarg) if each is not None]
+    optional = [argument for argument in (a.vararg, a.kwarg) if argument is not None]
     return [*a.posonlyargs, *a.args, *a.kwonlyargs, *optional]
 
 

@@ -70,12 +70,12 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
             yield Unfollowed(path, line, ast.unparse(node))
 
 
-def guarded_in(module: Scope, others: tuple[str, ...] = ()) -> frozenset[ast.AST]:
+def guarded_in(module: Scope, exceptions: tuple[str, ...] = ()) -> frozenset[ast.AST]:
     """Returns the nodes of a module that run only if their names exist.
 
-    Handlers of `others` count as well.
+    Handlers of `exceptions` count as well.
     """
-    errors = (*_GUARDS, *others)
+    errors = (*_GUARDS, *exceptions)
     nodes = ast.walk(module.node)
     return frozenset(inner for node in nodes for inner in _guarded(node, errors))
 
@@ -112,8 +112,8 @@ def _guarded(node: ast.AST, errors: tuple[str, ...]) -> Iterator[ast.AST]:
     """Yields the nodes below a node that run only if their names exist."""
     if isinstance(node, ast.Try):
         handled = " ".join(
-            "Exception" if each.type is None else ast.unparse(each.type)
-            for each in node.handlers
+            "Exception" if handler.type is None else ast.unparse(handler.type)
+            for handler in node.handlers
         )
         if any(error in handled for error in errors):
             for statement in (*node.body, *node.handlers):
@@ -177,12 +177,12 @@ _NAMES_OF_PYTHON_2 = {
 }
 
 
-def absent_in(module: Scope, own: Container[str]) -> Iterator[Use]:
+def absent_in(module: Scope, names: Container[str]) -> Iterator[Use]:
     """Yields imports of libraries that are neither installed nor the script's own."""
     guarded = guarded_in(module)
     for scope, node in module.walk():
         for name in _libraries(node):
-            if name in own or name in catalogue.ROOTS or _is_installed(name):
+            if name in names or name in catalogue.ROOTS or _is_installed(name):
                 continue
             path, line = module.source.path, getattr(node, "lineno", 1)
             yield Use(name, path, line, node, scope, node in guarded)
@@ -243,7 +243,7 @@ def _chooses(scope: Scope, name: ast.Name) -> bool:
     """
     for node in ast.walk(scope.node):
         if isinstance(node, ast.BoolOp):
-            if any(name in ast.walk(each) for each in node.values[1:]):
+            if any(name in ast.walk(value) for value in node.values[1:]):
                 return True
         elif isinstance(node, ast.If) and _asks_version(ast.unparse(node.test)):
             return True
@@ -260,7 +260,7 @@ def library_advice(use: Use) -> str:
     if new:
         return f"It is a Python 2 module. `2to3 -w FILE` replaces it with {new}."
     for folder in use.path.resolve().parents:
-        if any(_is_below(folder, each) for each in _modules(use.node, library)):
+        if any(_is_below(folder, module) for module in _modules(use.node, library)):
             return f"It is in {folder}. Put this folder into PYTHONPATH."
     name = _PACKAGES.get(library, library)
     return (
@@ -275,7 +275,7 @@ def _modules(node: ast.AST, library: str) -> list[str]:
         module = node.module or ""
         return [module, *(f"{module}.{alias.name}" for alias in node.names)]
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-    return [each for each in names if each.partition(".")[0] == library]
+    return [name for name in names if name.partition(".")[0] == library]
 
 
 def _is_below(folder: pathlib.Path, module: str) -> bool:
@@ -283,7 +283,7 @@ def _is_below(folder: pathlib.Path, module: str) -> bool:
     path = folder.joinpath(*module.split("."))
     is_package = "." in module and path.is_dir()
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-    return is_package or any(each.is_file() for each in files)
+    return is_package or any(file.is_file() for file in files)
 
 
 def _libraries(node: ast.AST) -> Iterator[str]:

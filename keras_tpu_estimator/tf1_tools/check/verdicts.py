@@ -29,21 +29,21 @@ def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
     """Returns whether a call passes the argument that a rule checks."""
     if rule.value is Value.ANY:
         return Answer.YES
-    found = _argument(call, rule.argument, rule.position)
+    argument = _argument(call, rule.argument, rule.position)
     if rule.value is Value.UNBOUNDED:
-        return _is_unbounded(call, scope) if found is None else Answer.NO
+        return _is_unbounded(call, scope) if argument is None else Answer.NO
     if rule.dtype >= 0:
         dtype = _argument(call, "dtype", rule.dtype)
         decided = dtype and _is_string_dtype(dtype, scope)
         if decided in (Answer.YES, Answer.NO):
             return decided
-    if found is None:
+    if argument is None:
         return Answer.NO
-    known = _QUESTIONS[rule.value](found, scope)
-    if known is Answer.UNKNOWN and rule.value is not Value.PASSED:
+    result = _QUESTIONS[rule.value](argument, scope)
+    if result is Answer.UNKNOWN and rule.value is not Value.PASSED:
         # Most tensors of a step are numeric, and the source rarely shows their dtype.
-        return Answer.NO if rule.where is Where.STEPS else known
-    return known
+        return Answer.NO if rule.where is Where.STEPS else result
+    return result
 
 
 def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
@@ -57,8 +57,8 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
 
 def _is_unbounded(call: ast.Call, scope: Scope) -> Answer:
     """Returns whether a gradient of a loop needs a bound that the source lacks."""
-    is_starred = any(isinstance(each, ast.Starred) for each in call.args)
-    if is_starred or any(each.arg is None for each in call.keywords):
+    is_starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+    if is_starred or any(keyword.arg is None for keyword in call.keywords):
         return Answer.NO  # A bound may be among the hidden arguments.
     names = ("cond", "body", "loop_vars")
     first, second, third = (_argument(call, name, n) for n, name in enumerate(names))
@@ -84,7 +84,7 @@ def _has_strings(
     if parts is None:
         return Answer.UNKNOWN
     within |= {node}
-    answers = (_has_strings(each, scope, within) for each in parts)
+    answers = (_has_strings(part, scope, within) for part in parts)
     return max(answers, default=Answer.NO)
 
 
@@ -228,7 +228,7 @@ class Judge:
     columns: Grade | None
 
     @classmethod
-    def of(
+    def from_program(
         cls,
         uses: Iterable[Use],
         program: Mapping[str, Scope],
@@ -253,9 +253,9 @@ class Judge:
         grade = self.code.anywhere.get(use.node, Grade.IN_BRANCH)
         if not f"{use.name}.".startswith("tf."):
             return Judgement(Verdict.ABSENT, grade, use.advice or library_advice(use))
-        found = shims.lookup(use.name)
-        if found.status is shims.Status.MISSING:
-            advice = _of_version_2(use.name) or found.advice
+        resolved = shims.lookup(use.name)
+        if resolved.status is shims.Status.MISSING:
+            advice = _of_version_2(use.name) or resolved.advice
             return Judgement(Verdict.MISSING, grade, advice)
         in_step = self.code.in_steps.get(use.node)
         if in_step is not None:
@@ -268,11 +268,11 @@ class Judge:
             if (judged := self._by_rule(rule, use, grade))
         ]
         for verdict in (Verdict.REFUSED, Verdict.DEPENDS, Verdict.DIFFERS):
-            for each in judgements:
-                if each.verdict is verdict:
-                    return each
+            for judgement in judgements:
+                if judgement.verdict is verdict:
+                    return judgement
         # One row in the report is enough for a name that runs.
-        return Judgement(Verdict.RUNS, Grade.NEEDED, found.advice)
+        return Judgement(Verdict.RUNS, Grade.NEEDED, resolved.advice)
 
     def _by_rule(self, rule: CallRule, use: Use, grade: Grade) -> Judgement | None:
         """Returns the verdict of one rule about a call, or `None` if it passes."""
@@ -280,11 +280,11 @@ class Judge:
         reached = self._reached(rule.where, use, grade)
         if call is None or reached is None:
             return None
-        known = answer(rule, call, use.scope)
-        if known is Answer.NO:
+        result = answer(rule, call, use.scope)
+        if result is Answer.NO:
             return None
         verdict = _VERDICTS[rule.effect]
-        if verdict is Verdict.REFUSED and known is Answer.UNKNOWN:
+        if verdict is Verdict.REFUSED and result is Answer.UNKNOWN:
             verdict = Verdict.DEPENDS
         return Judgement(verdict, reached, rule.advice)
 
