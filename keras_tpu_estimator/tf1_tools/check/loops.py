@@ -204,8 +204,8 @@ def _number(node: ast.expr, scope: Scope) -> float | None:
     if name == "constant" and arguments:
         return _number(arguments[0], scope)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _number(node.operand, scope)
-        return None if value is None else -value
+        operand = _number(node.operand, scope)
+        return None if operand is None else -operand
     value = node.value if isinstance(node, ast.Constant) else None
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
