@@ -106,6 +106,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "summaries in a `model_fn`": None,
         "the reported loss": None,
         "`iterations_per_loop` has no effect": None,
+        "`TPUConfig().iterations_per_loop` is 2": None,
         "the loss of `evaluate`": None,
         "a `host_call` without tensors": None,
         "a `host_call` every n steps": None,
