@@ -112,11 +112,11 @@ class BinaryClassHead(_ClassHead):
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     def _predictions(self, logits: Any) -> dict[str, Any]:
-        both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
+        logits_of_both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
         return {
             PredictionKeys.LOGITS: logits,
             PredictionKeys.LOGISTIC: tf.sigmoid(logits),
-            **self._class_predictions(both),
+            **self._class_predictions(logits_of_both),
         }
 
     def _metrics(self, loss: LossSpec, predictions: Mapping[str, Any]) -> _Metrics:
@@ -132,7 +132,7 @@ class BinaryClassHead(_ClassHead):
             MetricKeys.PREDICTION_MEAN: tf.metrics.mean(logistic, weights),
             MetricKeys.LABEL_MEAN: label_mean,
             MetricKeys.ACCURACY_BASELINE: tuple(
-                tf.maximum(each, 1 - each) for each in label_mean
+                tf.maximum(rate, 1 - rate) for rate in label_mean
             ),
             MetricKeys.AUC: tf.metrics.auc(labels, logistic, weights),
             MetricKeys.AUC_PR: tf.metrics.auc(labels, logistic, weights, curve="PR"),
@@ -216,17 +216,17 @@ class MultiLabelHead(_ClassHead):
 
     def class_numbers(self) -> list[int]:
         """Returns the numbers of the classes that are measured separately."""
-        known = self.label_vocabulary or ()
-        numbers_of = {word: number for number, word in enumerate(known)}
-        chosen = self.classes_for_class_based_metrics or ()
-        found = [numbers_of.get(each, each) for each in chosen]
-        if not all(each in range(self.n_classes) for each in found):
+        words = self.label_vocabulary or ()
+        numbers_of = {word: number for number, word in enumerate(words)}
+        classes = self.classes_for_class_based_metrics or ()
+        numbers = [numbers_of.get(name, name) for name in classes]
+        if not all(number in range(self.n_classes) for number in numbers):
             raise ValueError(
                 "`classes_for_class_based_metrics` must be words of "
                 f"`label_vocabulary`, or integers below {self.n_classes}. Received: "
-                f"{[*chosen]}. Remove the others."
+                f"{[*classes]}. Remove the others."
             )
-        return found
+        return numbers
 
     @property
     def logits_dimension(self) -> int:
@@ -339,7 +339,7 @@ def _check_vocabulary(words: Sequence[str] | None, n_classes: int) -> None:
 
 def _check_thresholds(thresholds: Sequence[float] | None) -> None:
     """Raises an error if a threshold is no probability."""
-    wrong = [each for each in thresholds or () if not 0 < each < 1]
+    wrong = [threshold for threshold in thresholds or () if not 0 < threshold < 1]
     if wrong:
         raise ValueError(
             f"`thresholds` must be between 0 and 1. Received: {wrong}. Remove these."

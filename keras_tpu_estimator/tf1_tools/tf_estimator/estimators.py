@@ -118,7 +118,7 @@ class Estimator(tpu_estimator.TPUEstimator):
         params: Any = None,
         warm_start_from: Any = None,
     ):
-        check_signature(_given(model_fn), has_params=params is not None)
+        check_signature(_required(model_fn), has_params=params is not None)
         self._own_params = copied({} if params is None else params)
         super().__init__(
             _marked(_with_params(model_fn, self._own_params)),
@@ -179,7 +179,7 @@ class Estimator(tpu_estimator.TPUEstimator):
         return super().predict(_input_fn(input_fn, self._own_params), *args, **kwargs)
 
 
-def _given(model_fn: Any) -> Any:
+def _required(model_fn: Any) -> Any:
     """Returns `model_fn`, or raises an error if it is `None`."""
     if model_fn is None:
         raise ValueError(
@@ -191,7 +191,7 @@ def _given(model_fn: Any) -> Any:
 
 def _marked(model_fn: Any) -> Any:
     """Marks a callable `model_fn` as TF1 code."""
-    if isinstance(model_fn, TF1ModelFn) or not callable(_given(model_fn)):
+    if isinstance(model_fn, TF1ModelFn) or not callable(_required(model_fn)):
         return model_fn
     return marked(model_fn)
 
@@ -231,21 +231,21 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
     @functools.wraps(model_fn)
     def bound(*args: Any, params: Any = None, **kwargs: Any) -> Any:
         if "params" in names:
-            kwargs["params"] = copied(own)
+            kwargs["params"] = copied(bound_params)
         if args:
             args = (own_features(args[0]), *args[1:])
         elif "features" in kwargs:
             kwargs["features"] = own_features(kwargs["features"])
         return model_fn(*args, **kwargs)
 
-    own = params
-    kept = [
+    bound_params = params
+    parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
         for name in names
         if name != "params"
     ]
     added = inspect.Parameter("params", inspect.Parameter.KEYWORD_ONLY)
-    bound.__signature__ = inspect.Signature([*kept, added])  # type: ignore[attr-defined]
+    bound.__signature__ = inspect.Signature([*parameters, added])  # type: ignore[attr-defined]
     return bound
 
 
@@ -256,11 +256,11 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
     names = argument_names(input_fn)
 
     def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
-        given = {"params": copied(own), "mode": mode, "config": config}
-        called = input_fn(**{n: v for n, v in given.items() if n in names})
+        arguments = {"params": copied(bound_params), "mode": mode, "config": config}
+        called = input_fn(**{n: v for n, v in arguments.items() if n in names})
         return with_features(called)
 
-    own = params
+    bound_params = params
     return bound
 
 
@@ -290,14 +290,14 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         spec = estimator.model_fn(features, labels, mode, config)
         if mode != ModeKeys.EVAL:
             return spec
-        given = dict(
+        arguments = dict(
             zip(
                 _METRIC_ARGUMENTS,
                 (features, labels, spec.predictions, config),
                 strict=True,
             )
         )
-        added = metric_fn(**{name: given[name] for name in names})
+        added = metric_fn(**{name: arguments[name] for name in names})
         return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **added})
 
     return _like(estimator, model_fn)
@@ -339,9 +339,9 @@ def forward_features(
                 "The predictions must be a dict. Received: "
                 f"{type(spec.predictions).__name__}. Return a dict from `model_fn`."
             )
-        chosen = list(features) if keys is None else keys
+        forwarded = list(features) if keys is None else keys
         wrong = [
-            key for key in chosen if key not in features or key in spec.predictions
+            key for key in forwarded if key not in features or key in spec.predictions
         ]
         if wrong:
             raise ValueError(
@@ -349,7 +349,7 @@ def forward_features(
                 f"{wrong}, features {sorted(features)} and predictions "
                 f"{sorted(spec.predictions)}. Change `keys`."
             )
-        added = {key: _dense(key, features[key], defaults) for key in chosen}
+        added = {key: _dense(key, features[key], defaults) for key in forwarded}
         outputs = dict(spec.export_outputs or {})
         for name in ("predict", "serving_default"):
             output = outputs.get(name)
@@ -423,7 +423,7 @@ def own_features(features: Any) -> Any:
         return {}
     if not any(str(key).startswith(_NUMBER) for key in features):
         return features
-    return {_own_key(key): each for key, each in features.items()}
+    return {_own_key(key): value for key, value in features.items()}
 
 
 def _sortable(features: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -431,8 +431,8 @@ def _sortable(features: Mapping[Any, Any]) -> Mapping[Any, Any]:
     if {type(key) for key in features} != {int, str}:
         return features
     return {
-        f"{_NUMBER}{key}" if isinstance(key, int) else key: each
-        for key, each in features.items()
+        f"{_NUMBER}{key}" if isinstance(key, int) else key: value
+        for key, value in features.items()
     }
 
 
@@ -447,10 +447,10 @@ def _arrays(value: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(value, Mapping):
-        return {key: _arrays(each) for key, each in value.items()}
+        return {key: _arrays(element) for key, element in value.items()}
     is_plain = isinstance(value, list | _SCALAR)
     leaves = jax.tree.leaves(value) if is_plain else []
-    if leaves and all(isinstance(each, _SCALAR) for each in leaves):
+    if leaves and all(isinstance(leaf, _SCALAR) for leaf in leaves):
         return tf.make_ndarray(tf.make_tensor_proto(value))
     return value
 

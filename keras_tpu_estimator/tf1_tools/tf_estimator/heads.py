@@ -90,10 +90,10 @@ class Head(BaseHead):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        known = sorted(set(tf.losses.Reduction.all()) - {tf.losses.Reduction.NONE})
-        if self.loss_reduction not in known:
+        reductions = sorted(set(tf.losses.Reduction.all()) - {tf.losses.Reduction.NONE})
+        if self.loss_reduction not in reductions:
             raise ValueError(
-                f"`loss_reduction` must be one of {known}. Received: "
+                f"`loss_reduction` must be one of {reductions}. Received: "
                 f"{self.loss_reduction!r}. Use tf.losses.Reduction.SUM."
             )
         if self.loss_fn is not None:
@@ -156,8 +156,8 @@ class Head(BaseHead):
             losses = self._losses(targets, logits)
         else:
             has_features = "features" in argument_names(self.loss_fn)
-            given = {"features": features} if has_features else {}
-            losses = self.loss_fn(labels=targets, logits=logits, **given)
+            options = {"features": features} if has_features else {}
+            losses = self.loss_fn(labels=targets, logits=logits, **options)
             _check_losses(losses, logits, self._loss_dimension)
         weights = _weights(features, self.weight_column, logits, self._loss_dimension)
         total = tf.losses.compute_weighted_loss(
@@ -205,7 +205,7 @@ class Head(BaseHead):
                     metrics = self._metrics(loss, predictions)
                     if added is not None:
                         metrics[MetricKeys.LOSS_REGULARIZATION] = tf.metrics.mean(added)
-                named = {self._key(name): each for name, each in metrics.items()}
+                named = {self._key(name): metric for name, metric in metrics.items()}
                 return EstimatorSpec(mode, predictions, total, eval_metric_ops=named)
             train_op = train_op_of(total, optimizer, train_op_fn)
             mean = None
@@ -278,7 +278,7 @@ class RegressionHead(Head):
             MetricKeys.LABEL_MEAN: loss.processed_labels,
         }
         return {
-            name: tf.metrics.mean(each, loss.weights) for name, each in values.items()
+            name: tf.metrics.mean(value, loss.weights) for name, value in values.items()
         }
 
     def _export_outputs(self, predictions: dict[str, Any]) -> dict[str, ExportOutput]:
@@ -332,8 +332,8 @@ def _of_shape(values: Any, sizes: tf.TensorShape) -> Any:
 
 def _check_loss_arguments(names: Sequence[str]) -> None:
     """Raises an error if a loss function does not take the arguments of a head."""
-    known = {"labels", "logits", "features", "loss_reduction"}
-    if not {"labels", "logits"} <= {*names} <= known:
+    accepted = {"labels", "logits", "features", "loss_reduction"}
+    if not {"labels", "logits"} <= {*names} <= accepted:
         raise ValueError(
             "`loss_fn` must have the arguments `labels` and `logits`, and can have "
             f"`features`. Received: {sorted(names)}. Change its arguments."

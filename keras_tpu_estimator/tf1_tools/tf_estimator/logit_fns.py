@@ -91,14 +91,14 @@ def call_logit_fn(
     Raises:
         ValueError: The result is something else.
     """
-    known = {"mode": mode, "params": params, "config": config}
+    arguments = {"mode": mode, "params": params, "config": config}
     names = argument_names(logit_fn)
     logits = logit_fn(
-        features=features, **{n: v for n, v in known.items() if n in names}
+        features=features, **{n: v for n, v in arguments.items() if n in names}
     )
     values = logits.values() if isinstance(logits, dict) else [logits]
     is_named = not isinstance(logits, dict) or all(isinstance(k, str) for k in logits)
-    if not is_named or not all(isinstance(each, tf.Tensor) for each in values):
+    if not is_named or not all(isinstance(value, tf.Tensor) for value in values):
         raise ValueError(
             "`logit_fn` must return a tensor or a dict of tensors by strings. "
             f"Received: {logits!r}. Change what it returns."

@@ -56,7 +56,7 @@ class Linear:
             tf.summary.histogram("bias", bias)
         else:
             tf.summary.scalar("bias", bias[0])
-        weights = [tf.reshape(each, [-1]) for some in parts.values() for each in some]
+        weights = [tf.reshape(part, [-1]) for some in parts.values() for part in some]
         zeros = tf.nn.zero_fraction(tf.concat(weights, 0))
         tf.summary.scalar("fraction_of_zero_weights", zeros)
         return logits
@@ -181,8 +181,10 @@ def _scope(name: str, features: Mapping[str, Any]) -> Any:
 
     Optimizers name their slots accordingly.
     """
-    whole = tf.min_max_variable_partitioner(max_partitions=1)
-    return tf.variable_scope(name, values=tuple(features.values()), partitioner=whole)
+    partitioner = tf.min_max_variable_partitioner(max_partitions=1)
+    return tf.variable_scope(
+        name, values=tuple(features.values()), partitioner=partitioner
+    )
 
 
 def _network_model_fn(head: Head, network: Network) -> Callable[..., Any]:
@@ -305,11 +307,11 @@ class _WithHead(Estimator):
     __signature__: inspect.Signature
 
     def __init__(self, *args: Any, **kwargs: Any):
-        given = self.__signature__.bind_partial(*args, **kwargs).arguments
-        of_head = {name: given.pop(name) for name in _OF_HEADS & given.keys()}
+        arguments = self.__signature__.bind_partial(*args, **kwargs).arguments
+        of_head = {name: arguments.pop(name) for name in _OF_HEADS & arguments.keys()}
         of_head.setdefault("loss_reduction", SUM)
         # The next class has a head.
-        super().__init__(head=self._head(of_head), **given)  # type: ignore[call-arg]
+        super().__init__(head=self._head(of_head), **arguments)  # type: ignore[call-arg]
 
     def _head(self, options: dict[str, Any]) -> Head:
         if "label_dimension" in self.__signature__.parameters:

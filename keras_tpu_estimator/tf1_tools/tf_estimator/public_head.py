@@ -191,14 +191,14 @@ class SingleHead(Head):
     ) -> dict[Any, Any]:
         logits = heads.checked_logits(logits, self.logits_dimension)
         with tf.name_scope("predictions"):
-            known = self._head._predictions(logits)
-        unknown = [key for key in keys or () if key not in known]
+            predictions = self._head._predictions(logits)
+        unknown = [key for key in keys or () if key not in predictions]
         if unknown:
             raise ValueError(
-                f"`keys` must be some of {[*known]}. Received: {unknown}. Remove the "
-                "others."
+                f"`keys` must be some of {[*predictions]}. Received: {unknown}. "
+                "Remove the others."
             )
-        return {key: known[key] for key in keys} if keys else known
+        return {key: predictions[key] for key in keys} if keys else predictions
 
     def _outputs(self, logits: Any) -> dict[str, Any]:
         return self._head._export_outputs(self.predictions(logits))

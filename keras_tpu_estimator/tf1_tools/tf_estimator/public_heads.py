@@ -187,8 +187,8 @@ class MultiLabelHead(SingleHead):
         for number in self._head.class_numbers():
             named, auc, auc_pr = self._head.class_metric_names(number)
             score = scores[..., number : number + 1]
-            both = pair(labels[..., number : number + 1], score, weights)
-            values |= {named: mean(score, weights), auc: both, auc_pr: both}
+            state = pair(labels[..., number : number + 1], score, weights)
+            values |= {named: mean(score, weights), auc: state, auc_pr: state}
         return values
 
 
@@ -376,8 +376,8 @@ class MultiHead(Head):
             key = self._key(MetricKeys.LOSS_REGULARIZATION)
             eval_metrics[key].update_state(added)
         for head in self._heads:
-            given = labels[head.name], parts[head.name], features
-            loss = head.loss(*given)
+            inputs = labels[head.name], parts[head.name], features
+            loss = head.loss(*inputs)
             eval_metrics[f"{MetricKeys.LOSS}/{head.name}"].update_state(loss)
             eval_metrics |= head.update_metrics(
                 head.metrics(), features, parts[head.name], labels[head.name]

@@ -59,11 +59,11 @@ class _OfTF1(run_config.RunConfig):
     def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
         """Logs the fields once. A warning would repeat for each configuration."""
         del stacklevel
-        others = [name for name in without_effect if name not in _STRATEGIES]
-        if others:
+        unused = [name for name in without_effect if name not in _STRATEGIES]
+        if unused:
             warn_once(
                 "These fields of RunConfig have no effect with JAX: "
-                f"{', '.join(others)}. Leave them out."
+                f"{', '.join(unused)}. Leave them out."
             )
 
 
