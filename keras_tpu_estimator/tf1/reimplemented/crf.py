@@ -112,10 +112,10 @@ def crf_decode(
     """
 
     def forward(before: Any, now: Any) -> Any:
-        scores, here = before[0], now
+        scores, step = before[0], now
         every = scores[:, :, tf.newaxis] + transition_params
-        used = here[1][:, tf.newaxis] > 0
-        after = tf.reduce_max(every, 1) + here[0]
+        used = step[1][:, tf.newaxis] > 0
+        after = tf.reduce_max(every, 1) + step[0]
         best = tf.argmax(every, 1, output_type=tf.int32)
         return (
             tf.where_v2(used, after, scores),
@@ -159,8 +159,8 @@ def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], float
         best.append(every.argmax(0))
         scores = every.max(0) + potentials
     tags = [int(scores.argmax())]
-    for each in reversed(best):
-        tags.append(int(each[tags[-1]]))
+    for pointers in reversed(best):
+        tags.append(int(pointers[tags[-1]]))
     return tags[::-1], scores.max()
 
 

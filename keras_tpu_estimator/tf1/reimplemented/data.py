@@ -62,17 +62,17 @@ def assert_element_shape(expected_shapes: Any) -> Callable[[Any], Any]:
     """
 
     def ensure(*element: Any) -> Any:
-        whole = element if len(element) > 1 else element[0]
-        flat = tf.nest.flatten(whole)
-        wanted = _flat_shapes(expected_shapes, whole)
+        structure = element if len(element) > 1 else element[0]
+        flat = tf.nest.flatten(structure)
+        shapes = _flat_shapes(expected_shapes, structure)
         # A shape of unknown rank needs no check.
         same = [
             tensor
             if tf.TensorShape(shape).ndims is None
             else tf.ensure_shape(tensor, shape)
-            for tensor, shape in zip(flat, wanted, strict=True)
+            for tensor, shape in zip(flat, shapes, strict=True)
         ]
-        return tf.nest.pack_sequence_as(whole, same)
+        return tf.nest.pack_sequence_as(structure, same)
 
     return lambda data: data.map(ensure)
 
@@ -88,8 +88,8 @@ def _flat_shapes(shapes: Any, element: Any) -> list[Any]:
     if isinstance(element, tuple):
         return [
             shape
-            for each, inner in zip(shapes, element, strict=True)
-            for shape in _flat_shapes(each, inner)
+            for expected, inner in zip(shapes, element, strict=True)
+            for shape in _flat_shapes(expected, inner)
         ]
     return [shapes]
 
@@ -124,8 +124,8 @@ def _numbers(value: Iterable[Any], kind: type) -> list[Any]:
     """Converts values that protocol buffers reject."""
     refused = (bool, np.bool_, np.ndarray)
     return [
-        kind(each.item() if isinstance(each, np.ndarray) else each)
-        if isinstance(each, refused)
-        else each
-        for each in value
+        kind(number.item() if isinstance(number, np.ndarray) else number)
+        if isinstance(number, refused)
+        else number
+        for number in value
     ]

@@ -131,11 +131,11 @@ def replace_monitors_with_hooks(
     del estimator
     hooks = list(monitors_or_hooks or [])
     kinds = (tf.train.SessionRunHook, SessionRunHook)
-    for each in hooks:
-        if not isinstance(each, kinds):
+    for hook in hooks:
+        if not isinstance(hook, kinds):
             raise TypeError(
                 "`monitors_or_hooks` must be hooks. Received: "
-                f"{each!r} of type {type(each).__name__}. Write the monitor "
+                f"{hook!r} of type {type(hook).__name__}. Write the monitor "
                 "as a tf.train.SessionRunHook."
             )
     return hooks
@@ -173,10 +173,10 @@ def _parse_spec(columns: Any, label_key: str, label: Any, weights: Any) -> Any:
     added = {label_key: label}
     if weights is not None:
         added |= weights.parse_example_spec
-    both = sorted(spec.keys() & added.keys())
-    if both:
+    common = sorted(spec.keys() & added.keys())
+    if common:
         raise ValueError(
-            f"The label and the weights must not be features. Received: {both}. Remove "
-            "these from `feature_columns`."
+            "The label and the weights must not be features. Received: "
+            f"{common}. Remove these from `feature_columns`."
         )
     return {**spec, **added}

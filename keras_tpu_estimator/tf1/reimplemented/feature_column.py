@@ -59,8 +59,8 @@ def sequence_input_layer(
                 read.append(tf.reshape(tensor, [rows, times, elements]))
                 ids = getattr(column, "categorical_column", None)
                 if ids is not None:
-                    found = ids.get_sparse_tensors(cache, state).id_tensor
-                    length = _length(found, length)
+                    sparse_ids = ids.get_sparse_tensors(cache, state).id_tensor
+                    length = _length(sparse_ids, length)
                 lengths.append(length)
         return tf.concat(read, -1), _equal(lengths)
 
@@ -71,17 +71,17 @@ def _length(ids: Any, length: Any) -> Any:
         return length
     rows, times, *_ = shape_of(ids).as_list()
     is_id = tf.reshape(ids.values, [rows, times, -1]) >= 0
-    places = tf.range(1, times + 1, dtype=tf.int64)
+    ordinals = tf.range(1, times + 1, dtype=tf.int64)
     is_present = tf.cast(tf.reduce_any(is_id, 2), tf.int64)
-    return tf.reduce_max(is_present * places, 1)
+    return tf.reduce_max(is_present * ordinals, 1)
 
 
 def _equal(lengths: Sequence[Any]) -> Any:
     """Returns the lengths of all columns, which must be equal."""
-    first, *others = lengths
-    if not others:
+    first, *following = lengths
+    if not following:
         return first
-    checks = [v1.assert_equal(first, each) for each in others]
+    checks = [v1.assert_equal(first, other) for other in following]
     with tf.control_dependencies(checks):
         return tf.identity(first)
 
@@ -90,10 +90,10 @@ class _Variables:
     """The variables of columns in the current scope, as TensorFlow's `StateManager`."""
 
     def __init__(self, collections: Sequence[str] | None, trainable: bool):
-        both = [*(collections or ()), v1.GraphKeys.GLOBAL_VARIABLES]
-        self._collections = [*dict.fromkeys(both)]
+        names = [*(collections or ()), v1.GraphKeys.GLOBAL_VARIABLES]
+        self._collections = [*dict.fromkeys(names)]
         self._trainable = trainable
-        self._made: dict[Any, Any] = {}
+        self._resources: dict[Any, Any] = {}
 
     def create_variable(
         self,
@@ -107,7 +107,7 @@ class _Variables:
     ) -> Any:
         """Makes a variable of a column."""
         del use_resource
-        made = v1.get_variable(
+        variable = v1.get_variable(
             name,
             shape,
             dtype or tf.float32,
@@ -115,21 +115,21 @@ class _Variables:
             trainable=self._trainable and trainable,
             collections=self._collections,
         )
-        self._made[feature_column, name] = made
-        return made
+        self._resources[feature_column, name] = variable
+        return variable
 
     def get_variable(self, feature_column: Any, name: str) -> Any:
         """Returns a variable of a column."""
-        return self._made[feature_column, name]
+        return self._resources[feature_column, name]
 
     def add_resource(self, feature_column: Any, name: str, resource: Any) -> None:
         """Keeps the table of a column."""
-        self._made[feature_column, name] = resource
+        self._resources[feature_column, name] = resource
 
     def has_resource(self, feature_column: Any, name: str) -> bool:
         """Returns whether a column has a table."""
-        return (feature_column, name) in self._made
+        return (feature_column, name) in self._resources
 
     def get_resource(self, feature_column: Any, name: str) -> Any:
         """Returns the table of a column."""
-        return self._made[feature_column, name]
+        return self._resources[feature_column, name]

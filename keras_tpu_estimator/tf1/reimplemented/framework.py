@@ -25,10 +25,10 @@ def smart_cond(
     >>> smart_cond(True, lambda: "yes", lambda: "no")
     'yes'
     """
-    known = tf.get_static_value(tf.convert_to_tensor(pred, name="pred"))
-    if known is None:
+    value = tf.get_static_value(tf.convert_to_tensor(pred, name="pred"))
+    if value is None:
         return tf.cond(pred, fn1, fn2, name=name)
-    return fn1() if known else fn2()
+    return fn1() if value else fn2()
 
 
 def reduce_sum_n(tensors: Sequence[Any], name: str | None = None) -> Any:
@@ -44,7 +44,7 @@ def reduce_sum_n(tensors: Sequence[Any], name: str | None = None) -> Any:
     if not tensors:
         raise ValueError(f"`tensors` must not be empty. Received: {tensors!r}")
     with tf.name_scope(name, "reduce_sum_n", tensors):
-        return tf.add_n([tf.reduce_sum(each) for each in tensors])
+        return tf.add_n([tf.reduce_sum(tensor) for tensor in tensors])
 
 
 def remove_squeezable_dimensions(
@@ -146,9 +146,9 @@ def _checked(sizes: Any, tensor: Any) -> Any:
 
 def _squeezed(tensor: Any, other: Any) -> Any:
     """Returns the tensor without its last axis, if the other has one less."""
-    rank, others = tensor.shape.rank, other.shape.rank
-    if rank is not None and others is not None:
-        return tf.squeeze(tensor, [-1]) if rank == others + 1 else tensor
+    rank, other_rank = tensor.shape.rank, other.shape.rank
+    if rank is not None and other_rank is not None:
+        return tf.squeeze(tensor, [-1]) if rank == other_rank + 1 else tensor
     if rank is not None and not tensor.shape[-1:].is_compatible_with([1]):
         return tensor
     return tf.cond(
@@ -160,5 +160,5 @@ def _squeezed(tensor: Any, other: Any) -> Any:
 
 def list_devices() -> list[str]:
     """Returns the names of TensorFlow's devices, which run the input on the host."""
-    names = (each.name for each in tf.config.list_logical_devices())
+    names = (device.name for device in tf.config.list_logical_devices())
     return [f"/job:localhost/replica:0/task:0{name}" for name in names]

@@ -143,7 +143,7 @@ class HParams:
             expected = "a list" if is_list else "a single value"
             raise ValueError(f"{name!r} must be {expected}. Received: {value!r}.")
         if is_list:
-            return [_cast(name, kind, each) for each in value]
+            return [_cast(name, kind, element) for element in value]
         return _cast(name, kind, value)
 
     def del_hparam(self, name: str) -> None:
@@ -168,8 +168,8 @@ class HParams:
         for name, value in parse_values(values, types).items():
             if isinstance(value, dict):
                 changed = list(getattr(self, name))
-                for index, each in value.items():
-                    changed[index] = each
+                for index, element in value.items():
+                    changed[index] = element
                 value = changed
             self.set_hparam(name, value)
         return self
@@ -285,7 +285,7 @@ def parse_values(
     >>> parse_values("a=1,b[2]=true", {"a": float, "b": bool})
     {'a': 1.0, 'b': {2: True}}
     """
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     position = 0
     while position < len(values):
         match = _ASSIGNMENT.match(values, position)
@@ -309,15 +309,15 @@ def parse_values(
             )
         if match["list"] is not None:
             texts = filter(None, re.split("[ ,]", match["list"]))
-            _add(found, name, [_read(name, kind, text) for text in texts])
+            _add(parsed, name, [_read(name, kind, text) for text in texts])
         elif index is not None:
-            elements = found.setdefault(name, {})
+            elements = parsed.setdefault(name, {})
             if not isinstance(elements, dict):
                 raise _repeated(name)
             _add(elements, int(index), _read(name, kind, match["value"]))
         else:
-            _add(found, name, _read(name, kind, match["value"]))
-    return found
+            _add(parsed, name, _read(name, kind, match["value"]))
+    return parsed
 
 
 def _add(values: dict[Any, Any], key: Any, value: Any) -> None:

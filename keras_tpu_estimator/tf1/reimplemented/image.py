@@ -57,10 +57,10 @@ def compose_transforms(*transforms: Any) -> Any:
     Args:
         *transforms: Transforms, as in `transform`.
     """
-    matrices = [flat_transforms_to_matrices(each) for each in transforms]
+    matrices = [flat_transforms_to_matrices(transform) for transform in transforms]
     product = matrices[0]
-    for each in matrices[1:]:
-        product = tf.matmul(product, each)
+    for matrix in matrices[1:]:
+        product = tf.matmul(product, matrix)
     return matrices_to_flat_transforms(product)
 
 
@@ -135,8 +135,8 @@ def rotate(
     images = tf.convert_to_tensor(images)
     rows = 1 if images.shape.rank == 4 else 0
     shape = tf.shape(images)
-    found = angles_to_projective_transforms(angles, shape[rows], shape[rows + 1])
-    return transform(images, found, interpolation, name=name)
+    transforms = angles_to_projective_transforms(angles, shape[rows], shape[rows + 1])
+    return transform(images, transforms, interpolation, name=name)
 
 
 def translations_to_projective_transforms(
@@ -170,5 +170,5 @@ def translate(
         interpolation: As in `transform`.
         name: The name of the operation.
     """
-    found = translations_to_projective_transforms(translations)
-    return transform(images, found, interpolation, name=name)
+    transforms = translations_to_projective_transforms(translations)
+    return transform(images, transforms, interpolation, name=name)

@@ -92,12 +92,12 @@ def _check_features(x: Any, y: Any) -> None:
             "`x` must be an array or a dict of arrays. Received: "
             f"{shown(x)}. Convert it by np.asarray."
         )
-    for name, given in (("x", x), ("y", y)):
-        is_empty = isinstance(given, dict) and not given
-        is_empty |= name == "x" and getattr(given, "size", 1) == 0
+    for name, part in (("x", x), ("y", y)):
+        is_empty = isinstance(part, dict) and not part
+        is_empty |= name == "x" and getattr(part, "size", 1) == 0
         if is_empty:
             raise ValueError(
-                f"`{name}` must not be empty. Received: {shown(given)}. Pass "
+                f"`{name}` must not be empty. Received: {shown(part)}. Pass "
                 "at least one row, and None for no labels."
             )
     common = [key for key in x if key in y] if _are_dicts(x, y) else []

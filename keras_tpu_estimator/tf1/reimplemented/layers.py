@@ -130,7 +130,7 @@ class Linear:
         kernel_initializer: Callable[..., Any] | None = None,
     ):
         tensors = _listed(args)
-        shapes = [each.shape.with_rank(2).as_list() for each in tensors]
+        shapes = [tensor.shape.with_rank(2).as_list() for tensor in tensors]
         sizes = [size for _, size in shapes]
         if not sizes or None in sizes:
             raise ValueError(
@@ -183,8 +183,8 @@ def linear(
         bias_initializer: See there.
         kernel_initializer: See there.
     """
-    made = Linear(args, output_size, bias, bias_initializer, kernel_initializer)
-    return made(args)
+    layer = Linear(args, output_size, bias, bias_initializer, kernel_initializer)
+    return layer(args)
 
 
 def _listed(args: Any) -> list[Any]:

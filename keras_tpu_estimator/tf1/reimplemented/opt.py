@@ -306,11 +306,11 @@ class MovingAverageOptimizer(tf.train.Optimizer):
                 "Call `apply_gradients` or `minimize` before `swapping_saver`. "
                 "Received an optimizer that has no averages yet."
             )
-        chosen = tf.global_variables() if var_list is None else var_list
+        variables = tf.global_variables() if var_list is None else var_list
         names = (
-            dict(chosen)
-            if isinstance(chosen, dict)
-            else {variable.op.name: variable for variable in chosen}
+            dict(variables)
+            if isinstance(variables, dict)
+            else {variable.op.name: variable for variable in variables}
         )
         key_of = {variable.name: key for key, variable in names.items()}
         for variable in self._averaged:
@@ -358,8 +358,8 @@ class WeightDecay(tf.train.Optimizer):
         return self._decayed is None or var.name in self._decayed
 
     def _factor(self, var: Any) -> Any:
-        own = self._decay() if callable(self._decay) else self._decay
-        return tf.cast(own, var.dtype.base_dtype)
+        decay = self._decay() if callable(self._decay) else self._decay
+        return tf.cast(decay, var.dtype.base_dtype)
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> tf.Operation:
         after = []

@@ -44,9 +44,9 @@ class SavedModelPredictor:
                 f"{signature_def_key!r}. Received one with "
                 f"{sorted(signatures)}. Give `signature_def_key` one of these."
             )
-        own = signatures[signature_def_key]
-        self.feed_tensors = self._tensors(own.inputs)
-        self.fetch_tensors = self._tensors(own.outputs)
+        signature = signatures[signature_def_key]
+        self.feed_tensors = self._tensors(signature.inputs)
+        self.fetch_tensors = self._tensors(signature.outputs)
 
     def _tensors(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -102,7 +102,9 @@ def from_saved_model(
     Raises:
         ValueError: The signature is missing, or not given by its key.
     """
-    if any(each is not None for each in (signature_def, input_names, output_names)):
+    if any(
+        argument is not None for argument in (signature_def, input_names, output_names)
+    ):
         raise ValueError(
             "A signature must be given by `signature_def_key`. Received a "
             "`signature_def`, `input_names` or `output_names`. Leave them out."

@@ -44,7 +44,7 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
         self._units, self._forget_bias = num_units, forget_bias
         self._activation, self._is_normed = activation, layer_norm
         self._gain, self._shift = norm_gain, norm_shift
-        self._kept, self._seed = dropout_keep_prob, dropout_prob_seed
+        self._keep_prob, self._seed = dropout_keep_prob, dropout_prob_seed
 
     @property
     def state_size(self) -> Any:
@@ -64,10 +64,10 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
             state: A pair of `[batch, units]`.
         """
         cell, output = state
-        both = tf.concat([inputs, output], 1)
-        size, dtype = 4 * self._units, both.dtype
-        kernel = tf.get_variable("kernel", [both.shape[1], size], dtype)
-        gates = tf.matmul(both, kernel)
+        joined = tf.concat([inputs, output], 1)
+        size, dtype = 4 * self._units, joined.dtype
+        kernel = tf.get_variable("kernel", [joined.shape[1], size], dtype)
+        gates = tf.matmul(joined, kernel)
         if not self._is_normed:
             # As in the original, the scope's initializer also sets the bias.
             gates += tf.get_variable("bias", [size], dtype)
@@ -77,8 +77,8 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
             for gate, name in zip(tf.split(gates, 4, 1), names, strict=True)
         )
         new = self._activation(j)
-        if not isinstance(self._kept, float) or self._kept < 1:
-            new = tf.nn.dropout(new, rate=1 - self._kept, seed=self._seed)
+        if not isinstance(self._keep_prob, float) or self._keep_prob < 1:
+            new = tf.nn.dropout(new, rate=1 - self._keep_prob, seed=self._seed)
         cell = cell * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * new
         cell = self._norm(cell, "state")
         output = self._activation(cell) * tf.sigmoid(o)
@@ -143,12 +143,12 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
         if self._use_peepholes:
             i += self._w_i_diag * cell
             f += self._w_f_diag * cell
-        kept = tf.sigmoid(f + self._forget_bias) * cell
-        cell = kept + tf.sigmoid(i) * tf.tanh(j)
+        remembered = tf.sigmoid(f + self._forget_bias) * cell
+        cell = remembered + tf.sigmoid(i) * tf.tanh(j)
         if self._cell_clip is not None:
             most = self._cell_clip
             cell = tf.grad_pass_through(
-                lambda given: tf.clip_by_value(given, -most, most)
+                lambda value: tf.clip_by_value(value, -most, most)
             )(cell)
         if self._use_peepholes:
             o += self._w_o_diag * cell
@@ -209,10 +209,14 @@ class LSTMBlockFusedCell:
         if initial_state is not None:
             initial_state = _cells.LSTMStateTuple(*initial_state)
         if self._cell is None:
-            given = scope or (self._name if self._reuse else None)
+            variable_scope = scope or (self._name if self._reuse else None)
             # In the loop of the steps, all layers would have the same number.
-            with tf.variable_scope(given, default_name=self._name) as own:
-                self._cell = LSTMBlockCell(self._units, *self._options, _scope=own)
+            with tf.variable_scope(
+                variable_scope, default_name=self._name
+            ) as cell_scope:
+                self._cell = LSTMBlockCell(
+                    self._units, *self._options, _scope=cell_scope
+                )
         return tf.nn.dynamic_rnn(
             self._cell,
             inputs,
@@ -410,7 +414,7 @@ def stack_bidirectional_rnn(
     layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     with tf.variable_scope(scope or "stack_bidirectional_rnn"):
         for number, (forward, backward, state_fw, state_bw) in enumerate(layers):
-            with tf.variable_scope(f"cell_{number}") as own:
+            with tf.variable_scope(f"cell_{number}") as layer_scope:
                 outputs, *last = tf.nn.static_bidirectional_rnn(
                     forward,
                     backward,
@@ -419,7 +423,7 @@ def stack_bidirectional_rnn(
                     state_bw,
                     dtype,
                     sequence_length,
-                    scope=own,
+                    scope=layer_scope,
                 )
                 states.append(last)
     forward_states, backward_states = zip(*states, strict=True)

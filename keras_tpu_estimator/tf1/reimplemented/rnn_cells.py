@@ -63,13 +63,13 @@ class UGRNNCell(_Cell):
             inputs: `[batch, size]`.
             state: `[batch, units]`.
         """
-        both = tf.concat([inputs, state], 1)
-        size, dtype = 2 * self._units, both.dtype
+        joined = tf.concat([inputs, state], 1)
+        size, dtype = 2 * self._units, joined.dtype
         kernel = tf.get_variable(
-            "kernel", [both.shape[1], size], dtype, self._initializer
+            "kernel", [joined.shape[1], size], dtype, self._initializer
         )
         bias = tf.get_variable("bias", [size], dtype, tf.zeros_initializer())
-        gate, new = tf.split(tf.matmul(both, kernel) + bias, 2, 1)
+        gate, new = tf.split(tf.matmul(joined, kernel) + bias, 2, 1)
         gate = tf.sigmoid(gate + self._forget_bias)
         state = gate * state + (1 - gate) * self._activation(new)
         return state, state

@@ -276,10 +276,12 @@ class GLSTMCell(_Cell):
 
     def _gates(self, group: int, inputs: Any, output: Any) -> list[Any]:
         """Returns the four gates of a group."""
-        own = [tf.split(each, self._groups, 1)[group] for each in (inputs, output)]
+        parts = [
+            tf.split(tensor, self._groups, 1)[group] for tensor in (inputs, output)
+        ]
         with tf.variable_scope(f"group{group}"):
             size = 4 * self._units // self._groups
-            gates = linear(tf.concat(own, 1), size, False)
+            gates = linear(tf.concat(parts, 1), size, False)
         result: list[Any] = tf.split(gates, 4, 1)
         return result
 
