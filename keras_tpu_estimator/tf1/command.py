@@ -30,13 +30,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
     )
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
-    if not given.m and not os.path.isfile(given.script):
+    options = parser.parse_args(arguments)
+    if not options.m and not os.path.isfile(options.script):
         parser.error(
-            f"SCRIPT must be the path of a script. Received: {given.script!r}, which "
+            f"SCRIPT must be the path of a script. Received: {options.script!r}, which "
             "is not a file. Use -m for a module."
         )
-    run(given.script, given.arguments, given.m)
+    run(options.script, options.arguments, options.m)
     return 0
 
 

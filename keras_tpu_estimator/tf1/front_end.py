@@ -110,12 +110,12 @@ class TF1Program:
         if not self.reads_all and is_dense((features, labels)):
             return features, labels
         try:
-            given = from_parts((features, labels))
+            pair = from_parts((features, labels))
         except (TypeError, ValueError):  # The checks of batches report it.
             return features, labels
-        if not (self.reads_all and rows_in(given)) and not needs_host(given):
+        if not (self.reads_all and rows_in(pair)) and not needs_host(pair):
             return features, labels
-        features, labels = given
+        features, labels = pair
         if mode == ModeKeys.PREDICT:
             labels = None
         features, labels = jax.tree.map(as_fed, (features, labels))
@@ -186,9 +186,9 @@ class TF1FrontEnd(FrontEnd):
     ) -> BatchSource:
         """Calls an `input_fn` in a graph, and makes a source of its result."""
         initializing = [
-            each
-            for each in hooks
-            if isinstance(each, TensorFlowHook) and each.may_initialize
+            hook
+            for hook in hooks
+            if isinstance(hook, TensorFlowHook) and hook.may_initialize
         ]
         return source_in_graph(call, number, seed, initializing)
 
@@ -197,7 +197,7 @@ class TF1FrontEnd(FrontEnd):
     ) -> Callable[..., Any]:
         """Marks a function as a TF1 `model_fn`, like another one."""
         kind: Any = next(
-            type(each) for each in layers_of(model_fn) if hasattr(each, "front_end")
+            type(layer) for layer in layers_of(model_fn) if hasattr(layer, "front_end")
         )
         marked: Callable[..., Any] = kind(function)
         return marked

@@ -132,8 +132,8 @@ class EstimatorSpec(spec.EstimatorSpec):
         hooks = validate_hooks(self.training_chief_hooks, "training_chief_hooks")
         _set(self, "training_chief_hooks", hooks)
         _check_common(self)
-        taken = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
-        _set(self, "eval_metric_ops", _metric_ops(self.eval_metric_ops, taken))
+        reserved = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
+        _set(self, "eval_metric_ops", _metric_ops(self.eval_metric_ops, reserved))
 
 
 Spec = TPUEstimatorSpec | EstimatorSpec
@@ -144,8 +144,8 @@ def _set(record: Spec, name: str, value: Any) -> None:
     object.__setattr__(record, name, value)
 
 
-def _check_host_functions(record: Spec, *others: str) -> None:
-    for name in (*others, "host_call", "train_metrics"):
+def _check_host_functions(record: Spec, *names: str) -> None:
+    for name in (*names, "host_call", "train_metrics"):
         pair = getattr(record, name)
         if pair is not None:
             function, tensors = checked_host_function(name, pair)
@@ -173,17 +173,17 @@ def _export_outputs(record: Spec) -> Any:
     """Returns the export outputs, in PREDICT with the default one."""
     import tensorflow as tf
 
-    given, predictions = record.export_outputs, record.predictions
+    outputs, predictions = record.export_outputs, record.predictions
     if record.mode != ModeKeys.PREDICT or tf.executing_eagerly():
-        return given
+        return outputs
     # An export reports invalid names with a specific error.
     is_plain = tf.is_tensor(predictions) or (
         isinstance(predictions, Mapping)
         and all(isinstance(name, str) for name in predictions)
     )
-    if given is None and not is_plain:
+    if outputs is None and not is_plain:
         return None
-    return signature_outputs(given, predictions)
+    return signature_outputs(outputs, predictions)
 
 
 def _check_required(record: Spec) -> None:
@@ -226,9 +226,9 @@ def _metric_ops(metric_ops: Any, own_names: OwnNames) -> dict[str, tuple[Any, An
         }
     pairs = check_metric_ops(metric_ops, own_names)
     for name, pair in pairs.items():
-        for each in jax.tree.leaves(pair[1]):
-            if not isinstance(each, tf.Operation):
-                _as_tensor(f"eval_metric_ops[{name!r}]", each)
+        for tensor in jax.tree.leaves(pair[1]):
+            if not isinstance(tensor, tf.Operation):
+                _as_tensor(f"eval_metric_ops[{name!r}]", tensor)
     return {
         name: (_metric_value(f"eval_metric_ops[{name!r}]", value), update)
         for name, (value, update) in pairs.items()
@@ -240,7 +240,7 @@ def _metric_value(name: str, value: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(value, list | tuple):
-        return tuple(_metric_value(name, each) for each in value)
+        return tuple(_metric_value(name, element) for element in value)
     if isinstance(value, tf.Operation):
         _check_graph(name, value)
         return value
@@ -260,9 +260,9 @@ def _of_keras(metric: Any) -> tuple[Any, Any]:
     for update in metric.updates:
         _check_graph(f"eval_metric_ops[{metric.name!r}]", update)
     for key in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):
-        known = {variable.op.name for variable in v1.get_collection(key)}
+        names = {variable.op.name for variable in v1.get_collection(key)}
         for variable in metric.variables:
-            if variable.op.name not in known:
+            if variable.op.name not in names:
                 v1.add_to_collection(key, variable)
     return metric.result(), tf.group(*metric.updates)
 

@@ -38,8 +38,8 @@ def canonical(path: str) -> str:
     """
     for alias, same in ALIASES.items():
         if path == alias or path.startswith(f"{alias}."):
-            rest = path.removeprefix(alias)
-            return canonical(f"{same}{rest}" if same else rest[1:])
+            remainder = path.removeprefix(alias)
+            return canonical(f"{same}{remainder}" if same else remainder[1:])
     return path
 
 
@@ -86,13 +86,13 @@ class Entry:
     row: str = ""
 
     def __post_init__(self) -> None:
-        said = {fact for fact in _FACTS if getattr(self, fact)}
+        facts = {fact for fact in _FACTS if getattr(self, fact)}
         stars = self.name.count("*") - self.is_of_module
         if (
-            not said
+            not facts
             or bool(self.port) != bool(self.row)
-            or (stars and said != {"refused"})
-            or ({"source", "missing"} <= said and not self.is_of_module)
+            or (stars and facts != {"refused"})
+            or ({"source", "missing"} <= facts and not self.is_of_module)
         ):
             raise ValueError(
                 "An entry must have a fact, a `row` if it has a `port`, only one "
@@ -192,9 +192,9 @@ class Catalogue:
     def packages(self) -> frozenset[str]:
         """The modules that contain supplied or missing names."""
         entries = self.entries.values()
-        known = [e.path for e in entries if e.source or e.missing]
-        named = [*known, *self.public, *ALIASES]
-        above = {each for path in named for each in ancestors(path)}
+        paths = [e.path for e in entries if e.source or e.missing]
+        named = [*paths, *self.public, *ALIASES]
+        above = {module for path in named for module in ancestors(path)}
         return frozenset(above | {*self.public}) - self.supplied
 
 
@@ -250,7 +250,7 @@ def catalogue() -> Catalogue:
     def listed(name: str) -> list[str]:
         return folder.joinpath(name).read_text("utf-8").splitlines()
 
-    contrib = [below("contrib", each) for each in listed("contrib_modules.txt")]
+    contrib = [below("contrib", module) for module in listed("contrib_modules.txt")]
     of_estimator = dict(map(str.split, listed("estimator_modules.txt")))
     return Catalogue(
         entries,
@@ -285,11 +285,11 @@ def _public(
     """Yields modules of `tf.contrib` and those that make their names public."""
     for path in modules:
         part, *below_it = [*ancestors(path)[2:], path]
-        for each in below_it:
-            entry = entries.get(each)
-            if below(each, "*") in entries or (entry and entry.source):
+        for module in below_it:
+            entry = entries.get(module)
+            if below(module, "*") in entries or (entry and entry.source):
                 break  # The entry covers this module and all below.
-            yield each, part
+            yield module, part
 
 
 def _entries(tables: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[Entry]:

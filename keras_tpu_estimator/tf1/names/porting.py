@@ -69,9 +69,9 @@ def advice(name: str) -> str:
     """
     counterpart = find(name)
     if counterpart is None:
-        own = _own_entry(name.removeprefix("tf."))
-        if own and own.missing and not _OF_TF1.search(own.missing):
-            return own.missing.removesuffix(".")
+        entry = _own_entry(name.removeprefix("tf."))
+        if entry and entry.missing and not _OF_TF1.search(entry.missing):
+            return entry.missing.removesuffix(".")
         return f"Port it to Keras or JAX; see {PAGE}"
     note = f" ({counterpart.note})" if counterpart.note else ""
     return f"Its counterpart: {counterpart.now}{note}; see {counterpart.page}"
@@ -80,15 +80,15 @@ def advice(name: str) -> str:
 def _entry_of(path: str) -> Entry | None:
     """Returns the entry with the port of a name, or of the closest module."""
     entries = catalogue().entries
-    own = _own_entry(path)
-    if own and own.missing and not own.port:
+    own_entry = _own_entry(path)
+    if own_entry and own_entry.missing and not own_entry.port:
         return None  # Facts about its module do not apply to it.
-    for each in (path, *reversed(ancestors(path)[1:])):
-        names = [*_other_names(each)]
-        found = [entries.get(name) for name in names]
-        if each != path:
-            found += [catalogue().of_module(name) for name in names]
-        for entry in found:
+    for candidate in (path, *reversed(ancestors(path)[1:])):
+        names = [*_other_names(candidate)]
+        entries_by_name = [entries.get(name) for name in names]
+        if candidate != path:
+            entries_by_name += [catalogue().of_module(name) for name in names]
+        for entry in entries_by_name:
             if entry and entry.port:
                 return entry
     return None
@@ -97,8 +97,8 @@ def _entry_of(path: str) -> Entry | None:
 def _own_entry(path: str) -> Entry | None:
     """Returns the entry of a name itself, under any of its names."""
     entries = catalogue().entries
-    found = (entries.get(each) for each in _other_names(path))
-    return next(filter(None, found), None)
+    candidates = (entries.get(other) for other in _other_names(path))
+    return next(filter(None, candidates), None)
 
 
 def _other_names(path: str) -> Iterator[str]:

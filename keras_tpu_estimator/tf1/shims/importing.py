@@ -50,13 +50,13 @@ def tf1_import(
     """Imports a module like `__import__`, with TensorFlow 1 as `tensorflow`."""
     path = None if level else path_of(name)
     if path is None:
-        found = builtins.__import__(name, globals, locals, fromlist or (), level)
-        return found if level else _old(found)
+        module = builtins.__import__(name, globals, locals, fromlist or (), level)
+        return module if level else _old(module)
     try:
         module = resolve_module(path)
-        for each in fromlist or ():
-            if each != "*" and not hasattr(module, each):
-                resolve(f"{path}.{each}" if path else each)
+        for member in fromlist or ():
+            if member != "*" and not hasattr(module, member):
+                resolve(f"{path}.{member}" if path else member)
     except MissingNameError as error:
         raise ModuleNotFoundError(str(error), name=name) from None
     if not isinstance(module, types.ModuleType):

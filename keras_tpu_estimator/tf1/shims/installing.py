@@ -26,7 +26,7 @@ _BEFORE, _NOW = "tf_keras.legacy_tf_layers", "tf_keras.src.legacy_tf_layers"
 
 def give_back() -> None:
     """Restores missing names below `tf.python` in the modules that had them."""
-    if not any(isinstance(each, _LayersFinder) for each in sys.meta_path):
+    if not any(isinstance(finder, _LayersFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LayersFinder())
     for entry in catalogue().entries.values():
         if entry.owner.startswith("python."):
@@ -92,7 +92,7 @@ def install() -> None:
     import tensorflow.compat.v1 as imported
 
     give_back()
-    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         # The last finder, which is used for modules that others do not find.
         sys.meta_path.append(_Finder())
     # TensorFlow has this module twice: as an attribute, and under its name.
@@ -132,11 +132,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         if not is_known(name) and not isinstance(parent, LookAlike):
             return None
         try:
-            found = resolve_module(name)
+            module = resolve_module(name)
         except MissingNameError as error:
             if isinstance(parent, LookAlike):
                 raise ImportError(str(error), name=fullname) from error
             return None
-        if not isinstance(found, types.ModuleType):
+        if not isinstance(module, types.ModuleType):
             return None
-        return importlib.machinery.ModuleSpec(fullname, Loader(found))
+        return importlib.machinery.ModuleSpec(fullname, Loader(module))

@@ -134,8 +134,8 @@ class OldModule(StandIn):
 
     def __dir__(self) -> list[str]:
         """Returns all names."""
-        own = {name for name in stored(self) if not name.startswith("_kte_")}
-        return sorted({*dir(self._kte_module)} | own)
+        names = {name for name in stored(self) if not name.startswith("_kte_")}
+        return sorted({*dir(self._kte_module)} | names)
 
     def __reduce__(self) -> Any:
         """Pickles the module by its name."""
@@ -170,14 +170,14 @@ def _old_module(module: types.ModuleType) -> OldModule:
 
 def _getargspec(func: Callable[..., Any]) -> ArgSpec:
     """Returns the result of `inspect.getargspec` before Python 3.11."""
-    found = inspect.getfullargspec(func)
-    if found.kwonlyargs or found.annotations:
+    spec = inspect.getfullargspec(func)
+    if spec.kwonlyargs or spec.annotations:
         raise ValueError(
             "`func` must have neither keyword-only arguments nor annotations "
             f"for inspect.getargspec. Received: {func}. Call "
             "inspect.getfullargspec instead."
         )
-    return ArgSpec(*found[:4])
+    return ArgSpec(*spec[:4])
 
 
 def _getmodule(object: Any, _filename: str | None = None) -> Any:  # noqa: A002
@@ -200,9 +200,9 @@ def _of_numpy() -> dict[str, object]:
     }
     errors = {name: getattr(np.exceptions, name) for name in _WARNINGS}
     functions = {
-        name: each
-        for name, each in vars(old_numpy).items()
-        if inspect.isfunction(each) and each.__module__ == old_numpy.__name__
+        name: function
+        for name, function in vars(old_numpy).items()
+        if inspect.isfunction(function) and function.__module__ == old_numpy.__name__
     }
     return {**renamed, **errors, **_BUILTIN, **functions, "trapz": np.trapezoid}
 
@@ -236,16 +236,16 @@ def accept_overrides_without_mask() -> None:
 
     def adapt(cls: type, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
-        own = vars(cls).get(_NAME)
-        if inspect.isfunction(own) and not _takes_mask(own):
-            setattr(cls, _NAME, _without_mask(own))
+        moments = vars(cls).get(_NAME)
+        if inspect.isfunction(moments) and not _takes_mask(moments):
+            setattr(cls, _NAME, _without_mask(moments))
 
     base.__init_subclass__ = classmethod(adapt)
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters
-    kinds = {each.kind for each in parameters.values()}
+    kinds = {parameter.kind for parameter in parameters.values()}
     return "mask" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 

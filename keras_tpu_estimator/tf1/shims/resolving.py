@@ -106,15 +106,15 @@ class LookAlike(StandIn):
 
     def __dir__(self) -> list[str]:
         """Returns all names, supplied ones and TensorFlow's."""
-        known = catalogue().packages | catalogue().supplied
+        paths = catalogue().packages | catalogue().supplied
         prefix = below(self._kte_path, "")
-        here = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
+        supplied = {n.removeprefix(prefix) for n in paths if n.startswith(prefix)}
         public = catalogue().public.get(self._kte_path)
         if public:
-            others = {*dir(resolve(public))} - {"python"}
+            originals = {*dir(resolve(public))} - {"python"}
         else:
-            others = {*dir(_behind(self._kte_path))}
-        names = here | others
+            originals = {*dir(_behind(self._kte_path))}
+        names = supplied | originals
         return sorted(n for n in names if n[:1] != "_" and n.isidentifier())
 
     def __repr__(self) -> str:
@@ -187,9 +187,9 @@ def is_known(path: str) -> bool:
 
 def _target(path: str, target: str) -> Any:
     """Returns the object that a table names as a source."""
-    top, _, rest = target.partition(".")
+    top, _, source_path = target.partition(".")
     if top == "tf":
-        return resolve(rest)
+        return resolve(source_path)
     module, _, names = target.partition(":")
     value = _imported(path, module)
     for name in filter(None, names.split(".")):
@@ -200,7 +200,7 @@ def _target(path: str, target: str) -> Any:
 def _imported(path: str, module: str) -> Any:
     top = module.partition(".")[0]
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != top and top in {*_EXTRA, *_OPTIONAL}:
             raise _BrokenLibrary(
@@ -217,7 +217,7 @@ def _imported(path: str, module: str) -> Any:
         ) from error
     if top == "tf_keras":
         accept_overrides_without_mask()
-    return found
+    return imported
 
 
 def _of_parent(parent: str, name: str) -> Any:
@@ -259,8 +259,8 @@ def _folders_of_tensorflow() -> frozenset[str]:
     import tensorflow as tf
 
     folder = pathlib.Path(tf.__file__).parent
-    found = {each.parent.name for each in folder.glob("*/__init__.py")}
-    return frozenset(n for n in found if not hasattr(tf.compat.v1, n))
+    names = {file.parent.name for file in folder.glob("*/__init__.py")}
+    return frozenset(n for n in names if not hasattr(tf.compat.v1, n))
 
 
 def _behind(path: str) -> Any:
@@ -270,9 +270,9 @@ def _behind(path: str) -> Any:
         return _target(path, entry.source) if _is_installed(entry.source) else None
     above, _, name = path.rpartition(".")
     owner = _behind(above) if path else None
-    found = None if owner is None else _attribute_or_none(owner, name)
+    module = None if owner is None else _attribute_or_none(owner, name)
     # Modules that were installed have no other module behind them.
-    return None if isinstance(found, LookAlike) else found
+    return None if isinstance(module, LookAlike) else module
 
 
 def _is_installed(source: str) -> bool:
@@ -287,15 +287,15 @@ def _is_installed(source: str) -> bool:
 
 def _advice(path: str) -> str:
     """Returns the advice of the closest module that has some."""
-    found = map(catalogue().of_module, reversed(ancestors(path)))
-    return next((e.missing for e in found if e and e.missing), "")
+    entries = map(catalogue().of_module, reversed(ancestors(path)))
+    return next((e.missing for e in entries if e and e.missing), "")
 
 
 def _attribute(owner: Any, name: str, path: str) -> Any:
-    found = _attribute_or_none(owner, name)
-    if found is None and not hasattr(owner, name):
+    value = _attribute_or_none(owner, name)
+    if value is None and not hasattr(owner, name):
         raise MissingNameError(path, _advice(path))
-    return found
+    return value
 
 
 def _attribute_or_none(owner: Any, name: str) -> Any:
@@ -384,14 +384,14 @@ def _looked_up(path: str) -> Name:
     for number in range(1, len(parts) + 1):
         part = ".".join(parts[:number])
         try:
-            found = resolve(part)
+            resolved = resolve(part)
         except MissingNameError as error:
             return Name(shown, Status.MISSING, error.advice)
         except ImportError as error:
             if isinstance(error, _BrokenLibrary) or not is_supplied(part):
                 raise
             return Name(shown, Status.SUPPLIED, str(error))
-        if not (inspect.ismodule(found) or inspect.isclass(found)):
+        if not (inspect.ismodule(resolved) or inspect.isclass(resolved)):
             break
-    own = is_supplied(path)
-    return Name(shown, Status.SUPPLIED if own else Status.TENSORFLOW)
+    is_ours = is_supplied(path)
+    return Name(shown, Status.SUPPLIED if is_ours else Status.TENSORFLOW)
