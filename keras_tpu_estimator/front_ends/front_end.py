@@ -127,7 +127,7 @@ def front_end_of(model_fn: object) -> FrontEnd:
     """Returns the front end of a `model_fn` or a wrapper of it: its attribute
     `front_end`, or Keras's.
     """
-    marks = (getattr(each, "front_end", None) for each in layers_of(model_fn))
+    marks = (getattr(layer, "front_end", None) for layer in layers_of(model_fn))
     mark = next(filter(None, marks), None)
     front_end: FrontEnd = registry.part("front_end") if mark is None else mark
     return front_end

@@ -90,7 +90,7 @@ def from_keras(
     return TPUEstimator(
         KerasModelFn(
             copied(keras_model),
-            CompileArguments.of(keras_model),
+            CompileArguments.from_model(keras_model),
             dict(metric_names_map or {}),
             weighting.checked(class_weight),
         ),

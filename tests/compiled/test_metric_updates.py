@@ -138,7 +138,7 @@ def counted_on(metrics, labels, outputs):
     """The host's function and its tensors for one step of training."""
     model = compiled(metrics)
     counted = Counted(labels, outputs, None)
-    return training_metrics(CompileArguments.of(model), counted, {})
+    return training_metrics(CompileArguments.from_model(model), counted, {})
 
 
 CLASSES = RNG.integers(0, 3, EXAMPLES)

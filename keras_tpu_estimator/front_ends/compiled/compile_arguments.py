@@ -29,15 +29,15 @@ class CompileArguments:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: keras.Model) -> "CompileArguments":
+    def from_model(cls, model: keras.Model) -> "CompileArguments":
         """Returns the `compile` arguments of a compiled model."""
-        said = keras_models.compile_arguments(model)
+        arguments = keras_models.compile_arguments(model)
         return cls(
             output_names=getattr(model, "output_names", None),
-            loss=said["loss"],
-            loss_weights=said["loss_weights"],
-            metrics=said["metrics"],
-            weighted_metrics=said["weighted_metrics"],
+            loss=arguments["loss"],
+            loss_weights=arguments["loss_weights"],
+            metrics=arguments["metrics"],
+            weighted_metrics=arguments["weighted_metrics"],
             optimizer_class=type(model.optimizer),
             # Learning rates can only be read outside of a trace. An automatic
             # name counts the optimizers of a process, which would differ in
@@ -47,7 +47,7 @@ class CompileArguments:
                 for name, value in model.optimizer.get_config().items()
                 if name != "name"
             },
-            settings={name: said[name] for name in _SETTINGS if name in said},
+            settings={name: arguments[name] for name in _SETTINGS if name in arguments},
         )
 
     def recompile(self, model: keras.Model) -> None:

@@ -44,7 +44,7 @@ def keep_on_host(model: keras.Model) -> None:
     """Moves a model's variables to arrays on the host, which are never donated, unlike
     those of a model in Keras's `fit`.
     """
-    for variable in _own(model):
+    for variable in _variables_of(model):
         keras_variables.hold(variable, np.array(variable.value))
 
 
@@ -91,12 +91,12 @@ def paths_of(model: keras.Model) -> list[str]:
                 f"Keras does not pickle. Received LoRA in {layer.path!r}. "
                 "Call from_keras in the process that uses the estimator."
             )
-    return [variable.path for variable in _own(model)]
+    return [variable.path for variable in _variables_of(model)]
 
 
 def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
     """Restores the paths of the variables of a pickled model."""
-    for variable, path in zip(_own(model), paths, strict=True):
+    for variable, path in zip(_variables_of(model), paths, strict=True):
         keras_variables.set_path(variable, path)
 
 
@@ -118,31 +118,31 @@ def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
 
 def _without_counts(paths: Sequence[str]) -> list[str]:
     """Returns paths in which unnamed objects are numbered within each layer."""
-    seen = Counter[tuple[str, str]]()
+    counts = Counter[tuple[str, str]]()
     stable = []
     for path in paths:
         if match := _COUNTED.fullmatch(path):
-            name, rest = match["name"], match["rest"]
-            count = seen[name, rest]
-            seen[name, rest] += 1
-            path = f"{name}_{count}{rest}" if count else name + rest
+            name, ending = match["name"], match["rest"]
+            count = counts[name, ending]
+            counts[name, ending] += 1
+            path = f"{name}_{count}{ending}" if count else name + ending
         stable.append(path)
     return stable
 
 
 def _distinct(paths: Sequence[str]) -> list[str]:
     """Returns paths in which layers of one name inside another layer are numbered."""
-    seen, taken = Counter[str](), {*paths}
+    counts, used = Counter[str](), {*paths}
     distinct = []
     for path in paths:
-        earlier = seen[path]
-        seen[path] += 1
+        earlier = counts[path]
+        counts[path] += 1
         if earlier:
             layer, slash, name = path.rpartition("/")
             front, back = (layer, slash + name) if layer else (name, "")
             numbered = (f"{front}_{n}{back}" for n in itertools.count(earlier))
-            path = next(each for each in numbered if each not in taken)
-            taken.add(path)
+            path = next(candidate for candidate in numbered if candidate not in used)
+            used.add(path)
         distinct.append(path)
     return distinct
 
@@ -167,7 +167,9 @@ def _pairs(copy: keras.Model, model: keras.Model) -> _Pairs:
     layers without an explicit name have another name in a copy.
     """
     pairs = []
-    for to, variable in itertools.zip_longest(_own(copy), _own(model)):
+    for to, variable in itertools.zip_longest(
+        _variables_of(copy), _variables_of(model)
+    ):
         if to is None or variable is None or _kind(to) != _kind(variable):
             raise ValueError(
                 f"The Keras model {model.name!r} cannot be copied. Expected "
@@ -181,10 +183,10 @@ def _pairs(copy: keras.Model, model: keras.Model) -> _Pairs:
     return pairs
 
 
-def _own(model: keras.Model) -> list[keras.Variable]:
+def _variables_of(model: keras.Model) -> list[keras.Variable]:
     """Returns the variables of a model, without those of its metrics."""
     of_metrics = {id(variable) for variable in model.metrics_variables}
-    return [each for each in model.variables if id(each) not in of_metrics]
+    return [variable for variable in model.variables if id(variable) not in of_metrics]
 
 
 def _kind(variable: keras.Variable) -> tuple[object, ...]:

@@ -117,7 +117,7 @@ class KerasModelFn:
         def call() -> PyTree:
             return model(inputs, training=is_training), model.losses
 
-        of_layers = LayerMetrics.of(model, call)
+        of_layers = LayerMetrics.from_call(model, call)
         outputs, losses = call()
         predictions = _named(model, outputs)
         names = training.output_names
@@ -130,7 +130,7 @@ class KerasModelFn:
                 "to its `compile`."
             )
         loss = RecompiledModel(training).compute_loss(None, labels, outputs, weights)
-        loss += sum(keras.ops.sum(each) for each in losses)
+        loss += sum(keras.ops.sum(layer_loss) for layer_loss in losses)
         counted = Counted(labels, outputs, weights)
         if mode == ModeKeys.EVAL:
             metrics = of_layers.beside(
@@ -182,9 +182,9 @@ class KerasModelFn:
         inputs = getattr(self.keras_model, "inputs", None)
         if not inputs:
             return None
-        given = getattr(self.keras_model, "input", None)
-        if isinstance(given, Mapping):
-            return dict(given)
+        input_structure = getattr(self.keras_model, "input", None)
+        if isinstance(input_structure, Mapping):
+            return dict(input_structure)
         return {tensor.name: tensor for tensor in inputs}
 
     def predictions(

@@ -26,7 +26,9 @@ class LayerMetrics:
     metrics: Sequence[keras.metrics.Metric]
 
     @classmethod
-    def of(cls, model: keras.Model, call: Callable[[], PyTree]) -> "LayerMetrics":
+    def from_call(
+        cls, model: keras.Model, call: Callable[[], PyTree]
+    ) -> "LayerMetrics":
         """Returns those of a model, and sets their variables to zero for `call`.
 
         It warns about others, which an estimator does not compute.
@@ -35,12 +37,12 @@ class LayerMetrics:
         if not owned:
             return cls(())
         added = _added(owned, call)
-        others = sorted({each.name for each in owned if each not in added})
-        if others:
+        ignored = sorted({metric.name for metric in owned if metric not in added})
+        if ignored:
             warnings.warn(
                 f"The metrics of the layers in {model.name!r} must only add numbers "
                 "to their variables, and the layers must not use them. Received "
-                f"{others}, which logs and evaluations lack. Pass metrics to "
+                f"{ignored}, which logs and evaluations lack. Pass metrics to "
                 "`compile` instead.",
                 UserWarning,
                 stacklevel=2,
@@ -97,8 +99,8 @@ def _added(
         ):
             result = call()
             after = [variable.value for variable in variables]
-            others = scope.updated - {*paths}
-            return after, (result, [scope.values[path] for path in sorted(others)])
+            updated = scope.updated - {*paths}
+            return after, (result, [scope.values[path] for path in sorted(updated)])
 
     specs = [jax.ShapeDtypeStruct(v.shape, v.value.dtype) for v in variables]
     traced = jax.make_jaxpr(run)(specs)
@@ -106,7 +108,9 @@ def _added(
     if any(varying(traced, [True] * count, ["states"])[count:]):
         return []
     added = dict(zip(paths, are_added_to(traced, count), strict=True))
-    return [each for each in metrics if all(added[v.path] for v in each.variables)]
+    return [
+        metric for metric in metrics if all(added[v.path] for v in metric.variables)
+    ]
 
 
 def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:

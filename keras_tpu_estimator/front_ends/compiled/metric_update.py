@@ -124,7 +124,9 @@ class MetricUpdate:
     reads: Mapping[str, set[str]]
 
     @classmethod
-    def of(cls, training: CompileArguments, counted: Counted) -> "MetricUpdate":
+    def from_arguments(
+        cls, training: CompileArguments, counted: Counted
+    ) -> "MetricUpdate":
         """Traces the update of the metrics of `compile`."""
         paths: list[str] = []
         reads: dict[str, set[str]] = {}
@@ -176,7 +178,7 @@ class MetricUpdate:
         if not all(are_added_to(self.function, len(self.paths))):
             return False
         of_one, of_two = (
-            MetricUpdate.of(
+            MetricUpdate.from_arguments(
                 self.training, self.counted.mapped(functools.partial(spec_of, by=by))
             )
             for by in (1, 2)
@@ -211,7 +213,7 @@ def variables_of(model: keras.Model) -> list[keras.Variable]:
 
 def masks_of(outputs: PyTree) -> list[jax.Array | None]:
     """Returns the masks of a pytree of tensors, which copies of them lack."""
-    return [keras_layers.mask_of(each) for each in jax.tree.leaves(outputs)]
+    return [keras_layers.mask_of(output) for output in jax.tree.leaves(outputs)]
 
 
 def masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:

@@ -77,7 +77,7 @@ def training_metrics(
 ) -> tuple[MetricFn, list[PyTree]] | None:
     """Returns the `train_metrics` of a spec, or `None` if `compile` has no metrics."""
     try:
-        update = MetricUpdate.of(training, counted)
+        update = MetricUpdate.from_arguments(training, counted)
         are_sums = update.adds_sums()
     except _NEEDS_CONCRETE_VALUES as error:
         _logger.warning(
@@ -119,7 +119,9 @@ def _without(metric_fn: MetricFn, left_out: frozenset[str]) -> MetricFn:
 
     def of_others(*tensors: PyTree) -> dict[str, keras.metrics.Metric]:
         results = metric_fn(*tensors)
-        return {name: each for name, each in results.items() if name not in left_out}
+        return {
+            name: metric for name, metric in results.items() if name not in left_out
+        }
 
     return of_others
 

@@ -83,10 +83,10 @@ def by_class(
         is_column = labels.shape[1] == 1
         classes = labels[:, 0] if is_column else jnp.argmax(labels, axis=1)
     classes = jnp.round(classes).astype(jnp.int32)
-    known = jnp.asarray([*class_weight], jnp.int32)
+    numbers = jnp.asarray([*class_weight], jnp.int32)
     dtype = keras.config.floatx()
     values = jnp.asarray([*class_weight.values()], dtype)
-    matches = classes[:, None] == known
+    matches = classes[:, None] == numbers
     return jnp.where(
         jnp.any(matches, axis=1),
         jnp.sum(jnp.where(matches, values, 0), axis=1),

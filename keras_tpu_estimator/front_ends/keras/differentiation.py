@@ -95,36 +95,36 @@ class Differentiation:
         paths = {v.path for op in minimized for v in op.variables}
         run = over_micro_batches(self._to_the_end, self.micro_batches, by)
 
-        def objectives(wanted: PyTree) -> PyTree:
-            trainable, own = wanted
-            given = with_features(batch, own)
+        def objectives(inputs: PyTree) -> PyTree:
+            trainable, features = inputs
+            current_batch = with_features(batch, features)
             current = {**values, **trainable}
-            answers = self._answers(len(self.partial), current, given)
-            losses, results = run((trainable, answers), values, given)
+            answers = self._answers(len(self.partial), current, current_batch)
+            losses, results = run((trainable, answers), values, current_batch)
             scaled = [
                 self._combined(loss, op.reduction)
                 for loss, op in zip(losses, minimized, strict=True)
             ]
             return scaled, results
 
-        wanted = (
+        inputs = (
             {path: values[path] for path in sorted(paths)},
             {key: batch[0][key] for key in by},
         )
         if minimized:
-            gradients, results = pull_back(objectives, wanted)
+            gradients, results = pull_back(objectives, inputs)
         else:
-            gradients, (_, results) = [], objectives(wanted)
+            gradients, (_, results) = [], objectives(inputs)
         means, rows, updates = results
         means["loss"] = self._combined(means["loss"], self._reduction(ops))
-        chosen = [
+        by_op = [
             tuple(gradient[v.path] for v in op.variables)
             for op, (gradient, _) in zip(minimized, gradients, strict=True)
         ]
         by_feature = [of_features for _, of_features in gradients]
         if by and not minimized:
             by_feature = [self._by_features(values, batch, by)]
-        return chosen, by_feature, _together(means, rows), updates
+        return by_op, by_feature, _together(means, rows), updates
 
     def _to_the_end(
         self, differentiated: PyTree, values: ArraysByPath, batch: Batch
@@ -167,8 +167,8 @@ class Differentiation:
         run = over_micro_batches(first, self.micro_batches, by)
 
         def loss(features: PyTree) -> jax.Array:
-            given = with_features(batch, features)
-            (loss,), _ = run(({}, []), values, given)
+            current_batch = with_features(batch, features)
+            (loss,), _ = run(({}, []), values, current_batch)
             return self._combined(loss, first.reduction)
 
         gradients: PyTree = jax.grad(loss)({key: batch[0][key] for key in by})
@@ -239,8 +239,8 @@ def _summed_as_asked(
         for variable in op.variables
     }
     return {
-        path: dataclasses.replace(each, dtype=dtypes.get(path, each.dtype))
-        for path, each in shards.items()
+        path: dataclasses.replace(shard, dtype=dtypes.get(path, shard.dtype))
+        for path, shard in shards.items()
     }
 
 
@@ -261,8 +261,8 @@ def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
     means[NAMED] = {n: t for n, t in named.items() if not t.ndim}
     rows[NAMED] = {n: t for n, t in named.items() if t.ndim}
     summaries = rows.pop(SUMMARIES)
-    means[SUMMARIES] = [each.averaged() for each in summaries]
-    rows[SUMMARIES] = [each.concatenated() for each in summaries]
+    means[SUMMARIES] = [summary.averaged() for summary in summaries]
+    rows[SUMMARIES] = [summary.concatenated() for summary in summaries]
     return means, rows
 
 
@@ -279,15 +279,15 @@ def _together(means: Outputs, rows: Outputs) -> Outputs:
 
 def check_features(call: TracedModelFn, ops: Sequence[Update], requests: int) -> None:
     """Checks that the loss of the features' gradients is unambiguous."""
-    asked = call.example.differentiated
-    if not asked or any(op.loss is not None for op in ops):
+    differentiated = call.example.differentiated
+    if not differentiated or any(op.loss is not None for op in ops):
         return
     reductions = [op.reduction for op in ops]
     is_combined = not call.example.cores.axes or None not in reductions
     if len(ops) != 1 or requests != 1 or not is_combined:
         raise ValueError(
             "With embedding_config_spec the train op must have a loss, for "
-            f"the gradients of {list(asked)}. Received one without a loss, of "
+            f"the gradients of {list(differentiated)}. Received one without a loss, of "
             f"{requests} calls for gradients, with reductions {reductions}. "
             "Return CrossShardOptimizer(optimizer).minimize(loss), or "
             "apply_gradients of the result of its compute_gradients."

@@ -21,17 +21,17 @@ def warn_of_label_shapes(
     is_label = [
         number == 1 for number, tree in enumerate(args) for _ in jax.tree.leaves(tree)
     ]
-    for each in forward.crossings(is_label):
-        size = max(*each.labels, *each.outputs)
+    for crossing in forward.crossings(is_label):
+        size = max(*crossing.labels, *crossing.outputs)
         warnings.warn_explicit(
-            f"Labels of shape {each.labels} and outputs of shape "
-            f"{each.outputs} give a tensor of shape {(size, size)}: each "
+            f"Labels of shape {crossing.labels} and outputs of shape "
+            f"{crossing.outputs} give a tensor of shape {(size, size)}: each "
             "label with the output of each example. Expected equal shapes. "
             "Reshape one of them, as by labels[:, None] or outputs[:, 0]; or "
             "write labels[None, :] if you need all pairs.",
             UserWarning,
-            each.file,
-            each.line,
+            crossing.file,
+            crossing.line,
             registry=registry,
         )
 
@@ -65,15 +65,15 @@ def warn_of_fixed_weights(forward: Captured) -> None:
 
 
 def _shown(weights: list[FixedWeight]) -> str:
-    largest = max(weights, key=lambda each: each.size)
+    largest = max(weights, key=lambda weight: weight.size)
     text = f"{largest.dtype} of shape {largest.shape}"
     if len(weights) > 1:
-        count = sum(math.prod(each.shape) for each in weights)
+        count = sum(math.prod(weight.shape) for weight in weights)
         text += f" and {len(weights) - 1} more, {count:,} numbers in total"
     return text
 
 
 def _why(weights: list[FixedWeight]) -> str:
-    if any(each.is_random for each in weights):
+    if any(weight.is_random for weight in weights):
         return "drawn from the same key in each step"
     return "closed over as constants"

@@ -47,13 +47,13 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     def per_core(
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
-        own = fold_seeds(values, seeds, cores, 1)
-        own |= gathered_variables(shards, own, forward.assigned)
-        outputs, updates = forward(own, features, labels)
+        current = fold_seeds(values, seeds, cores, 1)
+        current |= gathered_variables(shards, current, forward.assigned)
+        outputs, updates = forward(current, features, labels)
         if LOSS in outputs:
             outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differ[NAMED])
-        shared = synchronize(updates, own, forward.objects, cores, differing)
+        shared = synchronize(updates, current, forward.objects, cores, differing)
         return own_of(shards, shared), outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}

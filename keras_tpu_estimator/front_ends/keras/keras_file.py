@@ -120,18 +120,18 @@ def export_keras(
             "outside of it. Use estimator.export_saved_model, which exports "
             "them."
         )
-    whole = getattr(call, "function", None)
-    if not isinstance(whole, OfKerasModel):
-        whole = None
-    specs = _specs(_inputs_of(whole) if features is None else features)
+    keras_model = getattr(call, "function", None)
+    if not isinstance(keras_model, OfKerasModel):
+        keras_model = None
+    specs = _specs(_inputs_of(keras_model) if features is None else features)
     checkpoint = location.resolve(
         checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, KerasProgram(served), checkpoint, specs)
-    if whole is not None:
-        predict = whole.predictions
-        model = whole.trained_model(_with_slots(checkpoint, loaded.initial))
+    if keras_model is not None:
+        predict = keras_model.predictions
+        model = keras_model.trained_model(_with_slots(checkpoint, loaded.initial))
     else:
         predict = _predictions
         model = symbolic_model(call, specs)
@@ -155,9 +155,9 @@ def export_keras(
     return path
 
 
-def _inputs_of(whole: OfKerasModel | None) -> Features:
+def _inputs_of(keras_model: OfKerasModel | None) -> Features:
     """Returns the inputs of a Keras model, in place of features."""
-    inputs = None if whole is None else whole.inputs
+    inputs = None if keras_model is None else keras_model.inputs
     if inputs is None:
         raise ValueError(
             "`features` must be given, except for an estimator of a "
@@ -169,13 +169,13 @@ def _inputs_of(whole: OfKerasModel | None) -> Features:
 
 
 def _with_slots(
-    checkpoint: str, known: Mapping[str, jax.Array]
+    checkpoint: str, served: Mapping[str, jax.Array]
 ) -> dict[str, TensorLike]:
     """Returns values by path, including those that PREDICT does not read."""
     paths = loading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
     return {
-        **loading.read(checkpoint, sorted(paths - known.keys())),
-        **known,
+        **loading.read(checkpoint, sorted(paths - served.keys())),
+        **served,
     }
 
 

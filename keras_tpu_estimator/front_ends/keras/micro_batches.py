@@ -43,11 +43,11 @@ def check_cut(example: StepInput, count: int) -> None:
             f"it: {shared}. Repeat them for each example, pass them in "
             "params, or set micro_batches=1."
         )
-    own = example.additional["batch_size"]
-    if own % count:
+    batch_size = example.additional["batch_size"]
+    if batch_size % count:
         raise ValueError(
             "The batch of each core must be divisible by `micro_batches`. "
-            f"Received: {own} examples for each core and "
+            f"Received: {batch_size} examples for each core and "
             f"micro_batches={count}. Choose another `train_batch_size`, or "
             "drop a last, smaller batch with batch(..., drop_remainder=True)."
         )
@@ -57,8 +57,8 @@ def with_features(
     batch: tuple[Features, Labels], features: Mapping[str, Any]
 ) -> tuple[Features, Labels]:
     """Returns a batch with other values of some features, if given."""
-    others, labels = batch
-    return ({**others, **features} if features else others), labels
+    all_features, labels = batch
+    return ({**all_features, **features} if features else all_features), labels
 
 
 def over_micro_batches(
@@ -75,47 +75,49 @@ def over_micro_batches(
         return function
 
     @jax.custom_vjp
-    def whole(differentiated: PyTree, values: ArraysByPath, batch: PyTree) -> PyTree:
+    def over_batch(
+        differentiated: PyTree, values: ArraysByPath, batch: PyTree
+    ) -> PyTree:
         def part(values: ArraysByPath, batch: PyTree) -> PyTree:
-            scalars, (means, *others) = function(differentiated, values, batch)
-            return (scalars, means), *others
+            scalars, (means, *outputs) = function(differentiated, values, batch)
+            return (scalars, means), *outputs
 
-        (scalars, means), *others = _scan(part, count, values, batch)
-        return scalars, (means, *others)
+        (scalars, means), *outputs = _scan(part, count, values, batch)
+        return scalars, (means, *outputs)
 
     def forward(differentiated: PyTree, values: ArraysByPath, batch: PyTree) -> PyTree:
         def part(values: ArraysByPath, batch: PyTree) -> PyTree:
-            def with_scalars(wanted: PyTree) -> PyTree:
-                differentiated, own = wanted
-                given = with_features(batch, own)
-                scalars, others = function(differentiated, values, given)
-                return scalars, (scalars, others)
+            def with_scalars(inputs: PyTree) -> PyTree:
+                differentiated, features = inputs
+                current = with_features(batch, features)
+                scalars, outputs = function(differentiated, values, current)
+                return scalars, (scalars, outputs)
 
-            own = {key: batch[0][key] for key in by}
+            features = {key: batch[0][key] for key in by}
             gradients, (scalars, (means, rows, updates)) = pull_back(
-                with_scalars, (differentiated, own)
+                with_scalars, (differentiated, features)
             )
-            whole = [gradient for gradient, _ in gradients]
+            by_values = [gradient for gradient, _ in gradients]
             by_rows = [gradient for _, gradient in gradients]
-            return (whole, scalars, means), (by_rows, rows), updates
+            return (by_values, scalars, means), (by_rows, rows), updates
 
-        (whole, scalars, means), (by_rows, rows), updates = _scan(
+        (by_values, scalars, means), (by_rows, rows), updates = _scan(
             part, count, values, batch
         )
         # The scalars are means over micro-batches.
         by_rows = jax.tree.map(lambda leaf: leaf / count, by_rows)
         # The remaining parts of the batch have no gradients.
         nothing = jax.tree.map(lambda leaf: None, batch)
-        return (scalars, (means, rows, updates)), (whole, by_rows, nothing)
+        return (scalars, (means, rows, updates)), (by_values, by_rows, nothing)
 
     def backward(residuals: PyTree, cotangents: PyTree) -> PyTree:
-        whole, by_rows, nothing = residuals
+        by_values, by_rows, nothing = residuals
         scalars, _ = cotangents
         of_batch = with_features(nothing, _sum(scalars, by_rows))
-        return _sum(scalars, whole), None, of_batch
+        return _sum(scalars, by_values), None, of_batch
 
-    whole.defvjp(forward, backward)
-    return whole
+    over_batch.defvjp(forward, backward)
+    return over_batch
 
 
 def _sum(scalars: Sequence[jax.Array], trees: Sequence[PyTree]) -> PyTree:

@@ -98,28 +98,31 @@ class TracedModelFn:
                 features, labels, self.mode, self._additional()
             )
         self.named = tuple(named)
-        found = {
+        outputs = {
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
-        steps.check_concatenable(found, self.example, np.ndim, self.micro_batches)
+        steps.check_concatenable(outputs, self.example, np.ndim, self.micro_batches)
         split = self.example.is_split
-        self._outputs_split = dict(steps.splits(found, split))
+        self._outputs_split = dict(steps.splits(outputs, split))
         mean = self.example.cores.mean
-        found[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
+        outputs[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
         self._outputs_split[SUMMARIES] = [
-            each.split(split) for each in found[SUMMARIES]
+            summary.split(split) for summary in outputs[SUMMARIES]
         ]
-        found[NAMED] = self._named(named)
+        outputs[NAMED] = self._named(named)
         self._outputs_split[NAMED] = {
-            name: split and tensor.ndim > 0 for name, tensor in found[NAMED].items()
+            name: split and tensor.ndim > 0 for name, tensor in outputs[NAMED].items()
         }
-        return found
+        return outputs
 
     def _additional(self) -> dict[str, Any]:
         """Returns the entries of `params` besides the user's own values."""
-        own = self.example.additional
-        return {**own, "batch_size": own["batch_size"] // self.micro_batches}
+        additional = self.example.additional
+        return {
+            **additional,
+            "batch_size": additional["batch_size"] // self.micro_batches,
+        }
 
     def on_cores(
         self,
@@ -197,13 +200,13 @@ class TracedModelFn:
         return scaffold
 
     def _outputs(self) -> Outputs:
-        found = steps.outputs_of(self.spec, self.mode, lambda host: host.fed)
+        outputs = steps.outputs_of(self.spec, self.mode, lambda host: host.fed)
         if self._metric_ops():
-            found["metric_values"] = {
+            outputs["metric_values"] = {
                 name: metric_value(metric)
                 for name, metric in self._metric_ops().items()
             }
-        return found
+        return outputs
 
     def _metric_ops(self) -> Mapping[str, Any]:
         """Returns the metrics that the program itself computes, by name."""

@@ -93,16 +93,16 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     def gradients_of(
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
-        own = fold_seeds(values, seeds, cores, 1)
-        own |= gathered_variables(shards, own, forward.last.assigned)
+        current = fold_seeds(values, seeds, cores, 1)
+        current |= gathered_variables(shards, current, forward.last.assigned)
         gradients, by_feature, outputs, updates = forward.differentiate(
-            own, (features, labels), ops, example.differentiated
+            current, (features, labels), ops, example.differentiated
         )
         if example.differentiated:
             outputs[FEATURE_GRADIENTS] = feature_gradients(example, ops, by_feature)
         scalars = outputs.pop("scalars")
         if scalars_differ:
-            scalars = [tuple(map(cores.mean, each)) for each in scalars]
+            scalars = [tuple(map(cores.mean, op_scalars)) for op_scalars in scalars]
         outputs[_REDUCED] = (
             _reduced(cores, ops, shards, gradients, outputs.pop("carried")),
             scalars,
@@ -110,7 +110,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
         outputs[LOSS] = cores.mean(outputs[LOSS])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differing[NAMED])
         objects = forward.last.objects
-        shared = synchronize(updates, own, objects, cores, changed)
+        shared = synchronize(updates, current, objects, cores, changed)
         return own_of(shards, shared), outputs
 
     function = _of_all_cores(call, forward, ops, update, gradients_of)
@@ -182,10 +182,10 @@ def _reduced(
     carried: Sequence[PyTree],
 ) -> list[PyTree]:
     """Returns the inputs of each op, combined over the replicas."""
-    gradients, others = iter(minimized), iter(carried)
+    gradients, carried_inputs = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
         reduced = [
-            op.reduced(next(others if op.loss is None else gradients), shards)
+            op.reduced(next(carried_inputs if op.loss is None else gradients), shards)
             for op in ops
         ]
     return _of_variables(ops, reduced, cores.like_variable)
@@ -198,10 +198,10 @@ def _of_variables(
 ) -> list[PyTree]:
     """Returns the inputs of ops, sharded like their variables."""
     return [
-        [laid(g, v.path) for g, v in zip(each, op.variables, strict=True)]
+        [laid(g, v.path) for g, v in zip(op_inputs, op.variables, strict=True)]
         if isinstance(op, TrainOp)
-        else each
-        for op, each in zip(ops, reduced, strict=True)
+        else op_inputs
+        for op, op_inputs in zip(ops, reduced, strict=True)
     ]
 
 
@@ -218,9 +218,9 @@ def _trace_update(
         # communication.
         cores = cores.as_one()
 
-    def update(reduced: Sequence[PyTree], given: Sequence[PyTree]) -> ArraysByPath:
+    def update(reduced: Sequence[PyTree], scalars: Sequence[PyTree]) -> ArraysByPath:
         with contextlib.ExitStack() as stack:
-            for op, at in zip(ops, given, strict=True):
+            for op, at in zip(ops, scalars, strict=True):
                 stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
             stack.enter_context(foreign_calls.rejected())
@@ -234,23 +234,24 @@ def _trace_update(
     def like(tensors: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
         return tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
 
-    given = (
+    examples = (
         [like(op.carried if op.loss is None else op.variables) for op in ops],
         [like(op.scalars) for op in ops],
     )
     captured = capture_over(
         store,
         update,
-        *given,
+        *examples,
         objects=forward.objects,
         axis_sizes=cores.axis_sizes,
     )
-    enter(store, captured, *given)
+    enter(store, captured, *examples)
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)
         rates = {
-            f"{each.name}/learning_rate" for each in single_optimizers(op.optimizer)
+            f"{optimizer.name}/learning_rate"
+            for optimizer in single_optimizers(op.optimizer)
         }
         store.constants.update(rates & forward.objects.keys())
     return captured

@@ -16,8 +16,8 @@ class LinkedCopy:
         self._assign: dict[str, Callable[[Any], Any]] = {}
         for variable in model.variables:
             if (linked := variables.get(variable.path)) is not None:
-                own = self._assign[variable.path] = variable.assign
-                variable.assign = functools.partial(_assign_both, own, linked)
+                assign = self._assign[variable.path] = variable.assign
+                variable.assign = functools.partial(_assign_both, assign, linked)
 
     def updated(self, values: Mapping[str, jax.Array]) -> keras.Model:
         """Returns the copy after it receives values by path."""
@@ -26,6 +26,8 @@ class LinkedCopy:
         return self._model
 
 
-def _assign_both(own: Callable[[Any], Any], linked: keras.Variable, value: Any) -> Any:
+def _assign_both(
+    assign: Callable[[Any], Any], linked: keras.Variable, value: Any
+) -> Any:
     linked.assign(value)
-    return own(value)
+    return assign(value)

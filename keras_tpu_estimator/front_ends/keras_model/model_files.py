@@ -62,11 +62,11 @@ class SavedByWeights(ProgramModel):
             *args: Passed to Keras.
             **kwargs: Passed to Keras.
         """
-        whole = self._whole()
-        if whole is None:
+        keras_model = self._current_keras_model()
+        if keras_model is None:
             super().save_weights(filepath, *args, **kwargs)
         else:
-            whole.save_weights(filepath, *args, **kwargs)
+            keras_model.save_weights(filepath, *args, **kwargs)
 
     def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Loads a file of `save_weights`; see `keras.Model.load_weights`.
@@ -80,12 +80,12 @@ class SavedByWeights(ProgramModel):
                 to another model.
         """
         self._check_prepared("load_weights(...)")
-        whole = self._whole()
-        if whole is None:
+        keras_model = self._current_keras_model()
+        if keras_model is None:
             super().load_weights(filepath, **kwargs)
             return
-        whole.load_weights(filepath, **kwargs)
-        variables = [*whole.variables, *whole.optimizer.variables]
+        keras_model.load_weights(filepath, **kwargs)
+        variables = [*keras_model.variables, *keras_model.optimizer.variables]
         self.program.store.assign(
             {
                 variable.path: variable.value
@@ -113,11 +113,11 @@ class SavedByWeights(ProgramModel):
         Raises:
             NotImplementedError: `from_keras` did not make the `model_fn`.
         """
-        whole = self._whole()
-        if whole is None:
+        keras_model = self._current_keras_model()
+        if keras_model is None:
             self.get_config()
         else:
-            whole.save(filepath, *args, **kwargs)
+            keras_model.save(filepath, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Raises an error, because only estimators export.
@@ -149,7 +149,7 @@ class SavedByWeights(ProgramModel):
             "model_fn again."
         )
 
-    def _whole(self) -> keras.Model | None:
+    def _current_keras_model(self) -> keras.Model | None:
         """Returns the Keras model that `model_fn` calls, with current values."""
         if self.front_end.keras_model is None:
             return None
@@ -232,19 +232,21 @@ def summary_text(
         if scope:
             rows.append((scope, "", f"{_count(members):,}", ""))
         for variable in members:
-            own = variable.path.removeprefix(f"{scope}/")
+            name_in_scope = variable.path.removeprefix(f"{scope}/")
             indent = "  " if scope else ""
             trained = "Y" if variable.trainable else "N"
             shape = str(tuple(variable.shape))
-            rows.append((f"{indent}{own}", shape, f"{_count([variable]):,}", trained))
+            rows.append(
+                (f"{indent}{name_in_scope}", shape, f"{_count([variable]):,}", trained)
+            )
     lines = _aligned(rows, 4 if show_trainable else 3)
     rule = "─" * max(map(len, lines))
     trainable = [v for v in variables if v.trainable]
-    others = [v for v in variables if not v.trainable]
+    fixed = [v for v in variables if not v.trainable]
     totals = [
         ("Total", [*variables, *slots]),
         ("Trainable", trainable),
-        ("Non-trainable", others),
+        ("Non-trainable", fixed),
         ("Optimizer", slots),
     ]
     return "\n".join(
@@ -255,7 +257,10 @@ def summary_text(
             rule,
             *lines[1:],
             rule,
-            *(f" {kind} params: {_count(of):,} ({_size(of)})" for kind, of in totals),
+            *(
+                f" {kind} params: {_count(members):,} ({_size(members)})"
+                for kind, members in totals
+            ),
         ]
     )
 

@@ -116,14 +116,14 @@ class ModelOptimizer:
         twins = self.__dict__.get("_twins", {})
         if len(twins) == 1:
             return next(iter(twins.values()))
-        found = (
+        reason = (
             f"several optimizers, {sorted(twins)}: use one of `optimizers`"
             if twins
             else "none: train first, because model_fn creates it in mode TRAIN"
         )
         raise AttributeError(
             f"`model.optimizer.{attribute}` needs a model with one optimizer. "
-            f"Received one with {found}."
+            f"Received one with {reason}."
         )
 
 
@@ -150,7 +150,7 @@ def _with_variables(
             return _with_variables(value, variables)
         # Optax transformations are named tuples of functions.
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(swapped(each) for each in value)
+            return type(value)(swapped(item) for item in value)
         return value
 
     # Keras copies objects by saving them, and tracks assignments.
@@ -202,8 +202,8 @@ class ProgramModel(keras.Model):
         of the other metrics.
         """
         directions = self.program.directions()
-        others = [keras_models.directed(directions)] if directions else []
-        return [self.program.loss_mean, *others]
+        directed = [keras_models.directed(directions)] if directions else []
+        return [self.program.loss_mean, *directed]
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Traces `model_fn` for inputs of this shape, unless it has been
@@ -273,11 +273,11 @@ class ProgramModel(keras.Model):
         step = self.program.step(ModeKeys.PREDICT, features, is_padding)
         values = self._by_path(state)
         changed, outputs = self.program.to_compile(step)(values, features, is_padding)
-        _, others = self._as_state(values | changed, len(state))
+        _, next_state = self._as_state(values | changed, len(state))
         predictions = outputs[PREDICTIONS]
         if isinstance(predictions, Mapping):
             predictions = dict(predictions)
-        return predictions, others
+        return predictions, next_state
 
     def state_sync(self) -> None:
         """Updates the variables to their current values; called by callbacks.
@@ -340,7 +340,9 @@ class ProgramModel(keras.Model):
         }
 
     def _as_state(self, values: ArraysByPath, lists: int) -> list[list[jax.Array]]:
-        return [[values[v.path] for v in each] for each in self._lists[:lists]]
+        return [
+            [values[v.path] for v in variables] for variables in self._lists[:lists]
+        ]
 
     @property
     def _lists(self) -> list[list[keras.Variable]]:
