@@ -93,6 +93,8 @@ if _TYPE_CHECKING:
         EstimatorModel,
     )
     from keras_tpu_estimator.workflow.best_exporter import BestExporter
+    from keras_tpu_estimator.workflow.comparing.compare import compare
+    from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
     from keras_tpu_estimator.workflow.continuous import evaluate_continuously
     from keras_tpu_estimator.workflow.exporters import (
         Exporter,
@@ -107,6 +109,7 @@ if _TYPE_CHECKING:
 __all__ = [
     "AUTO_REUSE",
     "BestExporter",
+    "ComparisonReport",
     "CrossShardOptimizer",
     "EstimatorModel",
     "EstimatorSpec",
@@ -131,6 +134,7 @@ __all__ = [
     "checkpoints",
     "checkpoints_iterator",
     "clip_by_global_norm",
+    "compare",
     "cross_replica_mean",
     "cross_replica_sum",
     "errors",
@@ -168,6 +172,7 @@ __all__ = [
 _MODULES = {
     "AUTO_REUSE": "api.model_fn.known_variables",
     "BestExporter": "workflow.best_exporter",
+    "ComparisonReport": "workflow.comparing.report",
     "CrossShardOptimizer": "api.model_fn.cross_shard_optimizer",
     "EstimatorModel": "front_ends.keras_model.estimator_model",
     "EstimatorSpec": "api.model_fn.spec",
@@ -192,6 +197,7 @@ _MODULES = {
     "checkpoints": "checkpoints",
     "checkpoints_iterator": "files.formats.latest_checkpoints",
     "clip_by_global_norm": "api.model_fn.clipping",
+    "compare": "workflow.comparing.compare",
     "cross_replica_mean": "base.mesh.replica_context",
     "cross_replica_sum": "base.mesh.replica_context",
     "errors": "errors",

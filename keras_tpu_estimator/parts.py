@@ -10,6 +10,7 @@ _MODULES = {
     "launch": "base.hosts.launching",
     "tf1": "tf1.command",
     "check": "tf1_tools.check.command",
+    "compare": "workflow.comparing.command",
 }
 # What each command does.
 COMMANDS = {
@@ -19,6 +20,7 @@ COMMANDS = {
     "launch": "starts a script in several processes of this machine, as one cluster",
     "tf1": "runs a TensorFlow 1 script without changes",
     "check": "reports the TensorFlow 1 calls of a script, without running it",
+    "compare": "shows whether two scripts train the same model, or where they differ",
 }
 # The addresses of all parts by name.
 PARTS = {

@@ -71,3 +71,16 @@ def receiving_calls(receiver: CallReceiver) -> Iterator[None]:
             del os.environ[_RECEIVED]
         else:
             os.environ[_RECEIVED] = before
+
+
+@contextlib.contextmanager
+def running_calls() -> Iterator[None]:
+    """Runs all calls in a `with` block that a receiver makes itself."""
+    receivers, reason = _receivers[:], os.environ.pop(_RECEIVED, None)
+    _receivers.clear()
+    try:
+        yield
+    finally:
+        _receivers[:] = receivers
+        if reason is not None:
+            os.environ[_RECEIVED] = reason

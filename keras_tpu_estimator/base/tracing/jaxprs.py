@@ -20,6 +20,13 @@ from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
 
 Name = TypeVar("Name", bound=str | int)
 _MARK = "keras_tpu_estimator.variable:"
+# Before the path of the variable, in the name of a gradient of all replicas.
+GRADIENT_MARK = "keras_tpu_estimator.gradient:"
+
+
+def mark_gradient(value: jax.Array, path: str) -> jax.Array:
+    """Marks the gradient of a variable, for comparisons of programs."""
+    return checkpoint_name(value, GRADIENT_MARK + path)
 
 
 def mark(value: jax.Array, name: str) -> jax.Array:

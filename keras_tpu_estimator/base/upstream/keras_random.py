@@ -3,7 +3,8 @@
 import contextlib
 import contextvars
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,13 @@ DEFAULT_SEEDS = ModuleReplacement(
     ),
     keras.initializers.RandomNormal,
 )
+DROPOUT = Replacement(
+    PrivateName(
+        "drops random elements; two programs draw different ones",
+        ("keras.src.backend.jax.random.dropout",),
+    ),
+    lambda: keras.random.dropout(jnp.ones(2), 0.5, seed=1),
+)
 
 _generator: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     "random_bits", default=None
@@ -58,6 +66,21 @@ def default_seed() -> int:
 def default_seeds(generator: random.Random) -> Iterator[None]:
     """Makes Keras draw this context's default seeds from a generator in a block."""
     with DEFAULT_SEEDS.block(lambda _: generator):
+        yield
+
+
+@contextlib.contextmanager
+def without_dropout(note: Callable[[float], object]) -> Iterator[None]:
+    """Makes Keras drop nothing in a `with` block; `note` receives each rate."""
+
+    def dropout(
+        function: Any, inputs: Any, rate: float, *arguments: Any, **named: Any
+    ) -> Any:
+        del function, arguments, named
+        note(rate)
+        return inputs
+
+    with DROPOUT.block(dropout):
         yield
 
 

@@ -1,7 +1,7 @@
 """TensorFlow's reports of operations and collections, and parts of its datasets."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.upstream.private_names import (
@@ -18,6 +18,18 @@ COLLECTIONS = Replacement(
     PrivateName(
         "reads a collection of a graph; TensorFlow does not report that",
         ("tensorflow.Graph.get_collection",),
+    ),
+)
+DROPOUT = Replacement(
+    PrivateName(
+        "drops random elements of all dropouts; two programs draw different ones",
+        ("tensorflow.python.ops.nn_ops._dropout",),
+    ),
+)
+GRADIENTS = Replacement(
+    PrivateName(
+        "makes the gradients of optimizers and of `tf.gradients`",
+        ("tensorflow.python.ops.gradients_util._GradientsHelper",),
     ),
 )
 _PREFETCH_DATASET = PrivateName(
@@ -65,3 +77,34 @@ def without_prefetch(dataset: Any) -> Any:
     while isinstance(dataset, _PREFETCH_DATASET.value):
         dataset = _INPUT_DATASET.get(dataset)
     return dataset
+
+
+@contextlib.contextmanager
+def without_dropout(note: Callable[[Any], object]) -> Iterator[None]:
+    """Makes TensorFlow drop nothing in a `with` block; `note` receives each rate."""
+
+    def dropout(function: Any, x: Any, rate: Any, *arguments: Any, **named: Any) -> Any:
+        del function, arguments, named
+        note(rate)
+        return x
+
+    with DROPOUT.block(dropout):
+        yield
+
+
+@contextlib.contextmanager
+def gradients_reported(
+    report: Callable[[Sequence[Any], Sequence[Any]], object],
+) -> Iterator[None]:
+    """Passes on variables and their gradients that a `with` block makes."""
+
+    def gradients(
+        function: Any, ys: Any, xs: Any, *arguments: Any, **named: Any
+    ) -> Any:
+        results = function(ys, xs, *arguments, **named)
+        variables = xs if isinstance(xs, list | tuple) else [xs]
+        report([*variables], results)
+        return results
+
+    with GRADIENTS.block(gradients):
+        yield

@@ -20,6 +20,7 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 )
 from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.jaxprs import mark_gradient
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.capturing import capture_over, enter
 from keras_tpu_estimator.engine.program.steps import (
@@ -188,7 +189,11 @@ def _reduced(
             op.reduced(next(carried_inputs if op.loss is None else gradients), shards)
             for op in ops
         ]
-    return _of_variables(ops, reduced, cores.like_variable)
+
+    def laid(gradient: jax.Array, path: str) -> jax.Array:
+        return mark_gradient(cores.like_variable(gradient, path), path)
+
+    return _of_variables(ops, reduced, laid)
 
 
 def _of_variables(

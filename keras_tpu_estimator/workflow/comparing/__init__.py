@@ -1,0 +1,1 @@
+"""Proofs that two programs are one: recorded runs, and their first difference."""

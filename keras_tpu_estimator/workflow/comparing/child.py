@@ -1,0 +1,53 @@
+"""The process of one script of the command `compare`."""
+
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from keras_tpu_estimator.base.common import registry, sources
+from keras_tpu_estimator.runs.call_receiver import receiving_calls
+from keras_tpu_estimator.workflow.comparing.programs import values_of
+from keras_tpu_estimator.workflow.comparing.script_runs import (
+    EnoughError,
+    NewRecording,
+    OldRecording,
+    ScriptRecord,
+    is_tf1_script,
+    record_path,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a script with recorded calls, and writes the record."""
+    directory, role, settings_text, script, *script_arguments = arguments
+    settings = json.loads(settings_text)
+    steps = settings["steps"]
+    recording: OldRecording | NewRecording
+    if role == "old":
+        recording = OldRecording(directory, steps, values_of(settings["checkpoint"]))
+    else:
+        old = ScriptRecord.load(record_path(directory, "old"))
+        mapping = settings["mapping"] and json.loads(
+            pathlib.Path(settings["mapping"]).read_text()
+        )
+        recording = NewRecording(directory, steps, old, mapping)
+    is_tf1 = is_tf1_script(script)
+    run = registry.part("command tf1").run if is_tf1 else sources.run
+    try:
+        with receiving_calls(recording):
+            run(script, script_arguments, False)
+    except EnoughError:
+        pass
+    except SystemExit as end:
+        if end.code:
+            raise
+    if recording.record.training is None:
+        sys.stderr.write(f"{script} must call `train`. Received: no such call.\n")
+        return 2
+    recording.record.save(record_path(directory, role))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""The command `compare`, which compares two scripts."""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.workflow.comparing import compare, differences
+from keras_tpu_estimator.workflow.comparing.differences import TrainingComparison
+from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
+from keras_tpu_estimator.workflow.comparing.script_runs import ScriptRecord, record_path
+
+_EPILOG = """\
+Both scripts run until they call `train` a second time. Their first calls of `train`,
+`evaluate` and `predict` are compared, with the batches of OLD. The exit status is 0 if
+the programs are one, 1 if they differ, and 2 if one could not run.
+"""
+_CHILD = "keras_tpu_estimator.workflow.comparing.child"
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Runs the command, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        f"python -m keras_tpu_estimator {name}",
+        description="Compares two scripts that train estimators.",
+        epilog=_EPILOG,
+        usage="%(prog)s [options] OLD [ARGUMENTS] --to NEW [ARGUMENTS]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--from", dest="checkpoint", help="a checkpoint of OLD")
+    parser.add_argument("--steps", type=int, default=10, help="default: 10")
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="default: 1e-5")
+    parser.add_argument("--mapping", help="a JSON file of paths of NEW by those of OLD")
+    parser.add_argument("--json", metavar="FILE", help="writes the report there")
+    parser.add_argument("scripts", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if "--to" not in options.scripts:
+        parser.error("expected OLD [ARGUMENTS] --to NEW [ARGUMENTS]")
+    middle = options.scripts.index("--to")
+    old, new = options.scripts[:middle], options.scripts[middle + 1 :]
+    for script in (old, new):
+        if not script or not pathlib.Path(script[0]).is_file():
+            parser.error(f"expected the path of a script, not {script[:1]}")
+    with tempfile.TemporaryDirectory() as directory:
+        if not (
+            _ran(directory, "old", old, options)
+            and _ran(directory, "new", new, options)
+        ):
+            return 2
+        report = _report(directory, options.tolerance)
+    sys.stdout.write(f"{report}\n")
+    if options.json is not None:
+        pathlib.Path(options.json).write_text(report.as_json())
+    return 0 if report.is_equal else 1
+
+
+def _ran(directory: str, role: str, script: Sequence[str], options: Any) -> bool:
+    """Runs a script in a process of its own, and returns whether it succeeded."""
+    settings = {
+        "checkpoint": options.checkpoint,
+        "steps": options.steps,
+        "mapping": options.mapping,
+    }
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", _CHILD, directory, role, json.dumps(settings)]
+    result = subprocess.run(
+        [*command, *script], env=environment, stdout=subprocess.DEVNULL, check=False
+    )
+    path = record_path(directory, role)
+    if result.returncode == 0 and os.path.exists(path):
+        return True
+    sys.stderr.write(f"The {role} script, {script[0]}, could not be compared.\n")
+    return False
+
+
+def _report(directory: str, tolerance: float) -> ComparisonReport:
+    """Returns the report on the records of both scripts."""
+    old = ScriptRecord.load(record_path(directory, "old"))
+    new = ScriptRecord.load(record_path(directory, "new"))
+    first, again = old.training
+    results = [
+        TrainingComparison(first, new.training, again, new.pairing, tolerance).run()
+    ]
+    for compared, of_old, of_new in (
+        (differences.of_evaluations, old.evaluation, new.evaluation),
+        (differences.of_predictions, old.prediction, new.prediction),
+    ):
+        if results[-1].finding is None and of_old and of_new:
+            results.append(compared(of_old[0], of_new, of_old[1], tolerance))
+    return compare.report_of(results, first, new.training, new.pairing, new.notes)

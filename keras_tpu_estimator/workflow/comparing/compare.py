@@ -1,0 +1,183 @@
+"""`kte.compare`: whether two programs are one."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.workflow.comparing import differences
+from keras_tpu_estimator.workflow.comparing.differences import (
+    Comparison,
+    TrainingComparison,
+)
+from keras_tpu_estimator.workflow.comparing.pairing import Pairing
+from keras_tpu_estimator.workflow.comparing.programs import (
+    NewProgram,
+    OldProgram,
+    can_run,
+    values_of,
+)
+from keras_tpu_estimator.workflow.comparing.records import TrainingRecord
+from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
+
+
+def compare(
+    old: TPUEstimator | Callable[..., Any],
+    new: TPUEstimator | Callable[..., Any],
+    input_fn: InputFn,
+    *,
+    checkpoint: PathLike | None = None,
+    steps: int = 10,
+    tolerance: float = 1e-5,
+    mapping: Mapping[str, str] | None = None,
+) -> ComparisonReport:
+    """Compares two programs, such as a TensorFlow 1 program and its port.
+
+    Both train from the same values with the same batches and without dropout. What
+    they compute is compared in the order of computation: losses, gradients, learning
+    rates, optimizer state and variables of each step, then the metrics of `evaluate`
+    and the predictions. The first difference ends the comparison, with the layer,
+    variable or step that explains it. Nothing is written into the estimators'
+    directories.
+
+    Args:
+        old: A `TPUEstimator`, or a `model_fn` without hyperparameters.
+        new: The other one, in any form that this package runs.
+        input_fn: The input of both.
+        checkpoint: The checkpoint of the old program to start from. Defaults to its
+            initial values.
+        steps: Number of steps of training. Defaults to 10.
+        tolerance: Relative difference that is accepted. What rounding explains is
+            accepted in any case. Defaults to 1e-5.
+        mapping: Paths of variables of the new program by those of the old one, for
+            those that names, shapes and order do not pair. Defaults to none.
+
+    Returns:
+        The report: `is_equal`, `finding`, and as a text with `str`.
+
+    Raises:
+        ValueError: An argument is wrong, or a program does not run.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> def model_fn(features, labels, mode, params):
+    ...     outputs = keras.layers.Dense(1)(features)
+    ...     loss = keras.ops.mean((outputs - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     train_op = optimizer.minimize(loss)
+    ...     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+    >>> def input_fn(params):
+    ...     return np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+    >>> kte.compare(model_fn, model_fn, input_fn, steps=2).is_equal
+    True
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        contexts = context_of(old, directory), context_of(new, directory)
+        first = OldProgram(contexts[0], directory)
+        first.train(input_fn, steps, values_of(checkpoint))
+        second = NewProgram(contexts[1], directory, mapping)
+        second.train(input_fn, first.training)
+        results = [
+            TrainingComparison(
+                first.training,
+                second.training,
+                first.again,
+                second.pairing,
+                tolerance,
+            ).run()
+        ]
+        if results[0].finding is None:
+            results += _of_other_modes(contexts, first, second, input_fn, tolerance)
+    return report_of(
+        results, first.training, second.training, second.pairing, second.notes
+    )
+
+
+def report_of(
+    results: Sequence[Comparison],
+    old: TrainingRecord,
+    new: TrainingRecord,
+    pairing: Pairing,
+    notes: Sequence[str] = (),
+) -> ComparisonReport:
+    """Returns the report on the results of all modes, up to the first difference."""
+    return ComparisonReport(
+        len(new.steps),
+        tuple(one for result in results for one in result.compared),
+        next((r.finding for r in results if r.finding is not None), None),
+        pairing,
+        (*notes, *(note for result in results for note in result.notes)),
+        (tuple(old.random), tuple(new.random)),
+    )
+
+
+def _of_other_modes(
+    contexts: tuple[EstimatorContext, EstimatorContext],
+    first: OldProgram,
+    second: NewProgram,
+    input_fn: InputFn,
+    tolerance: float,
+) -> Iterator[Comparison]:
+    """Compares evaluations and predictions after training, where both have them."""
+    count = len(first.training.steps)
+    for mode, run in (
+        (ModeKeys.EVAL, _compared_evaluations),
+        (ModeKeys.PREDICT, _compared_predictions),
+    ):
+        if not all(can_run(context, mode) for context in contexts):
+            yield Comparison((), notes=(f"Mode {mode!r} has no batch size.",))
+            continue
+        try:
+            yield run(first, second, input_fn, count, tolerance)
+        except Exception as error:
+            note = f"Mode {mode!r} is not compared: {type(error).__name__}: {error}"
+            yield Comparison((), notes=(note,))
+
+
+def _compared_evaluations(
+    first: OldProgram,
+    second: NewProgram,
+    input_fn: InputFn,
+    count: int,
+    tolerance: float,
+) -> Comparison:
+    old, again = first.evaluate(input_fn, count)
+    new = second.evaluate(input_fn, old)
+    return differences.of_evaluations(old, new, again, tolerance)
+
+
+def _compared_predictions(
+    first: OldProgram,
+    second: NewProgram,
+    input_fn: InputFn,
+    count: int,
+    tolerance: float,
+) -> Comparison:
+    old, again = first.predict(input_fn, count)
+    new = second.predict(input_fn, old)
+    return differences.of_predictions(old, new, again, tolerance)
+
+
+def context_of(program: Any, directory: str) -> EstimatorContext:
+    """Returns the functions and settings of an estimator, or of a `model_fn`.
+
+    `directory` is that of an estimator of a `model_fn`.
+    """
+    if isinstance(program, TPUEstimator):
+        context: EstimatorContext = vars(program)["_context"]
+        return context
+    if not callable(program):
+        raise ValueError(
+            "A program must be a TPUEstimator or a `model_fn`. Received: "
+            f"{program!r}. Pass the estimator that trains it."
+        )
+    config = RunConfig(tf_random_seed=1)
+    estimator = TPUEstimator(program, directory, config, use_tpu=False)
+    return context_of(estimator, directory)

@@ -1,0 +1,263 @@
+"""The values between the variables and the loss of a step, in the order of computation.
+
+The idea: two programs that compute the same loss group their operations by the
+variables that these depend on. Where a layer of one program ends, the other program
+has the same numbers, in whatever order of axes, although the operations in between may
+differ. So each value is known by the set of variables behind it and by statistics that
+do not depend on the order of its elements.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
+
+# The statistics of a value: mean, mean of absolute values, root of the mean of squares,
+# least, greatest.
+STATISTICS = 5
+# Functions whose body the walk enters, because it computes the same as a call.
+_CALLS = {
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat",
+    "remat2",
+    "checkpoint",
+}
+
+# Stands for the batch among the variables behind a value.
+INPUT = "(input)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation between the variables and the loss.
+
+    Attributes:
+        name: The operation, such as `dot_general` or `MatMul`.
+        variables: The paths of all variables that its result depends on, with `INPUT`
+            if it depends on the batch.
+        size: The number of elements of its result.
+        crosses: Whether an operation that depends on other variables uses it, or it is
+            the loss.
+        sources: The numbers of the operations that it uses.
+        line: The user's line that made it, or `None`.
+    """
+
+    name: str
+    variables: frozenset[str]
+    size: int
+    crosses: bool
+    sources: tuple[int, ...] = ()
+    line: SourceLine | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataflow:
+    """The operations of a forward pass, with statistics of their results.
+
+    Attributes:
+        operations: In the order of computation.
+        statistics: Array of shape `[operations, STATISTICS]`.
+    """
+
+    operations: tuple[Operation, ...]
+    statistics: np.ndarray
+
+    def __post_init__(self) -> None:
+        expected = (len(self.operations), STATISTICS)
+        if self.statistics.shape != expected:
+            raise ValueError(
+                f"`statistics` must have shape {expected}. Received: "
+                f"{self.statistics.shape}."
+            )
+
+
+def statistics_of(value: Any) -> jax.Array:
+    """Returns the statistics of a tensor."""
+    value = jnp.asarray(value, jnp.float32)
+    return jnp.stack(
+        [
+            jnp.mean(value),
+            jnp.mean(jnp.abs(value)),
+            jnp.sqrt(jnp.mean(jnp.square(value))),
+            jnp.min(value),
+            jnp.max(value),
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Value:
+    """A value of the walk: its tensor, and where it comes from."""
+
+    tensor: Any
+    variables: frozenset[str]
+    operations: frozenset[int] = frozenset()
+
+
+class Walk:
+    """Evaluates a traced function, and notes its operations.
+
+    It is used inside a trace, so that the statistics are computed on the devices, by
+    the program of the step.
+
+    Attributes:
+        marked: Tensors by the name that `mark` gave them.
+    """
+
+    def __init__(self, prefix: str):
+        self._prefix = prefix
+        self._noted: list[tuple[Any, frozenset[int], jax.Array, frozenset[str]]] = []
+        self.marked: dict[str, Any] = {}
+
+    def run(self, traced: jex.ClosedJaxpr, arguments: Sequence[_Value]) -> list[_Value]:
+        """Returns the results of a function."""
+        constants = [_Value(c, frozenset()) for c in traced.consts]
+        return self._function(traced.jaxpr, constants, arguments)
+
+    def _function(
+        self,
+        jaxpr: jex.Jaxpr,
+        constants: Sequence[_Value],
+        arguments: Sequence[_Value],
+    ) -> list[_Value]:
+        values = dict(zip(jaxpr.constvars, constants, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def value(atom: Any) -> _Value:
+            if isinstance(atom, jex.Literal):
+                return _Value(atom.val, frozenset())
+            return values[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = [*map(value, equation.invars)]
+            results = self._equation(jaxpr, equation, inputs)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [*map(value, jaxpr.outvars)]
+
+    def _equation(
+        self, jaxpr: jex.Jaxpr, equation: Any, inputs: Sequence[_Value]
+    ) -> list[_Value]:
+        called = self._called(equation, inputs)
+        if called is not None:
+            return called
+        tensors = _evaluated(jaxpr, equation, [v.tensor for v in inputs])
+        name = str(equation.params.get("name", ""))
+        if name.startswith(self._prefix):
+            self.marked[name.removeprefix(self._prefix)] = tensors[0]
+        variables = frozenset().union(*(v.variables for v in inputs))
+        sources = frozenset().union(*(v.operations for v in inputs))
+        return [
+            self._noted_value(equation, tensor, variables, sources)
+            for tensor in tensors
+        ]
+
+    def _called(self, equation: Any, inputs: Sequence[_Value]) -> list[_Value] | None:
+        """Returns the results of a function that the operation only calls."""
+        if equation.primitive.name not in _CALLS:
+            return None
+        functions = [*_closed(equation.params)]
+        if not functions or len(functions[0].jaxpr.invars) != len(inputs):
+            return None
+        return self.run(functions[0], inputs)
+
+    def _noted_value(
+        self,
+        equation: Any,
+        tensor: Any,
+        variables: frozenset[str],
+        sources: frozenset[int],
+    ) -> _Value:
+        dtype = getattr(tensor, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating) or not tensor.size:
+            return _Value(tensor, variables, sources)
+        self._noted.append((equation, sources, tensor, variables))
+        return _Value(tensor, variables, frozenset([len(self._noted) - 1]))
+
+    def behind(self, result: _Value) -> tuple[tuple[Operation, ...], jax.Array]:
+        """Returns the operations that a result depends on, with their statistics."""
+        needed: set[int] = set()
+        open_numbers = [*result.operations]
+        while open_numbers:
+            number = open_numbers.pop()
+            if number not in needed:
+                needed.add(number)
+                open_numbers += self._noted[number][1]
+        numbers = sorted(needed)
+        operations = self._renumbered(numbers, result.operations)
+        statistics = [statistics_of(self._noted[number][2]) for number in numbers]
+        if not statistics:
+            return (), jnp.zeros((0, STATISTICS))
+        return operations, jnp.stack(statistics)
+
+    def _renumbered(
+        self, numbers: Sequence[int], last: frozenset[int]
+    ) -> tuple[Operation, ...]:
+        """Returns the operations with some numbers, which are counted anew."""
+        new = {number: position for position, number in enumerate(numbers)}
+        crossing = {*last}
+        for number in numbers:
+            _, sources, _, variables = self._noted[number]
+            crossing.update(s for s in sources if self._noted[s][3] != variables)
+        operations = []
+        for number in numbers:
+            equation, sources, tensor, variables = self._noted[number]
+            place = place_of(equation.source_info)
+            operations.append(
+                Operation(
+                    equation.primitive.name,
+                    variables,
+                    int(np.prod(tensor.shape)),
+                    number in crossing,
+                    tuple(sorted(new[source] for source in sources)),
+                    None if place is None else place.line,
+                )
+            )
+        return tuple(operations)
+
+
+def _evaluated(jaxpr: jex.Jaxpr, equation: Any, tensors: Sequence[Any]) -> list[Any]:
+    """Returns the results of one operation of a function."""
+    arguments = {
+        variable: tensor
+        for variable, tensor in zip(equation.invars, tensors, strict=True)
+        if not isinstance(variable, jex.Literal)
+    }
+    alone = jaxpr.replace(
+        constvars=[],
+        invars=[*arguments],
+        outvars=equation.outvars,
+        eqns=[equation],
+        effects=equation.effects,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    function = jex.jaxpr_as_fun(jex.ClosedJaxpr(alone, []))
+    results: list[Any] = function(*arguments.values())
+    return results
+
+
+def _closed(params: Mapping[str, Any]) -> Iterator[jex.ClosedJaxpr]:
+    """Yields the functions in the parameters of an operation that calls one."""
+    for value in params.values():
+        if isinstance(value, jex.ClosedJaxpr):
+            yield value
+    for jaxpr in inner_functions(params):
+        if not jaxpr.constvars:
+            yield jex.ClosedJaxpr(jaxpr, [])
+
+
+def argument(tensor: Any, variable: str | None = None) -> _Value:
+    """Returns an argument of a walk: a variable's value, or a part of the batch."""
+    return _Value(tensor, frozenset([INPUT if variable is None else variable]))

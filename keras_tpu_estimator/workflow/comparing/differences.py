@@ -1,0 +1,349 @@
+"""The first difference of two recorded runs, in the order of computation."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.workflow.comparing import layers, updates
+from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
+from keras_tpu_estimator.workflow.comparing.records import (
+    EvaluationRecord,
+    PredictionRecord,
+    RandomOperation,
+    StepRecord,
+    TrainingRecord,
+    sampled,
+)
+from keras_tpu_estimator.workflow.comparing.rounding import (
+    Difference,
+    relative_difference,
+)
+
+# The gradient of a variable is zero if its rounding is larger than this part of it.
+_ZERO = 0.03
+# TensorFlow computes 1 - 0.999 in float32, which changes a second moment by 1.3e-5, and
+# the update by half of it.
+_OF_CONSTANTS = {"optimizer state": 1e-4, "variable": 2e-5}
+# The layer that causes a difference of the loss differs by at least a part of it.
+_PART = 0.03
+_LEAST, _MOST = 3e-6, 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """One number or array of both programs.
+
+    Attributes:
+        kind: What it is, such as "loss" or "gradient".
+        name: Its name, such as the path of a variable in the new program; may be empty.
+        step: The number of the step, from 1, or `None`.
+    """
+
+    kind: str
+    name: str
+    step: int | None
+    difference: Difference
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The first difference, with what explains it."""
+
+    compared: Compared
+    explanation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Everything that was compared up to the first difference, which may be `None`."""
+
+    compared: tuple[Compared, ...]
+    finding: Finding | None = None
+    notes: tuple[str, ...] = ()
+
+
+class TrainingComparison:
+    """Two records of training from the same values, with the same batches.
+
+    Args:
+        old: The old program's.
+        new: The new program's.
+        again: The old program's, from values that differ by rounding.
+        tolerance: The relative difference that is accepted.
+    """
+
+    def __init__(
+        self,
+        old: TrainingRecord,
+        new: TrainingRecord,
+        again: TrainingRecord,
+        pairing: Pairing,
+        tolerance: float,
+    ):
+        self._old, self._new, self._again = old, new, again
+        self._pairing = pairing
+        self._tolerance = tolerance
+        self._without_gradient: set[str] = set()
+
+    def run(self) -> Comparison:
+        """Compares until the first difference."""
+        compared: list[Compared] = []
+        finding = None
+        for one in self._compared():
+            compared.append(one)
+            accepted = max(self._tolerance, _OF_CONSTANTS.get(one.kind, 0.0))
+            if one.difference.exceeds(accepted):
+                finding = Finding(one, self._explanation(one))
+                break
+        return Comparison(tuple(compared), finding, tuple(self._notes()))
+
+    def _compared(self) -> Iterator[Compared]:
+        runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
+        before = self._old.initial, self._new.initial, self._again.initial
+        yield from _rates_of_dropout(self._old.random, self._new.random)
+        for number, (old, new, again) in enumerate(runs, 1):
+            yield Compared(
+                "loss", "", number, _of_three(old.loss, new.loss, again.loss)
+            )
+            yield from self._gradients(number, old, new, again)
+            yield from _rates(number, old, new)
+            after = old.values, new.values, again.values
+            yield from self._changes(number, before, after)
+            before = after
+        count = len(self._old.steps), len(self._new.steps)
+        if count[0] != count[1]:
+            yield Compared("number of steps", "", None, Difference(float("inf")))
+
+    def _gradients(
+        self, number: int, old: StepRecord, new: StepRecord, again: StepRecord
+    ) -> Iterator[Compared]:
+        for pair in self._pairing.pairs:
+            if pair.old not in old.gradients or pair.new not in new.gradients:
+                continue
+            difference = _of_three(
+                old.gradients[pair.old],
+                new.gradients[pair.new],
+                again.gradients[pair.old],
+            )
+            if difference.rounding > _ZERO:
+                self._without_gradient.add(pair.new)
+                continue
+            yield Compared("gradient", pair.new, number, difference)
+
+    def _changes(
+        self,
+        number: int,
+        before: tuple[Mapping[str, Any], ...],
+        after: tuple[Mapping[str, Any], ...],
+    ) -> Iterator[Compared]:
+        """Yields the changes of variables in a step, first those of optimizer state."""
+        facts = self._new.variables
+        in_order = sorted(self._pairing.pairs, key=lambda p: not facts[p.new].is_slot)
+        for pair in in_order:
+            owner = facts[pair.new].owner or pair.new
+            if owner in self._without_gradient:
+                continue
+            difference = _of_changes(pair, before, after)
+            if difference is not None:
+                kind = "optimizer state" if facts[pair.new].is_slot else "variable"
+                yield Compared(kind, pair.new, number, difference)
+
+    def _explanation(self, one: Compared) -> str:
+        match one.kind:
+            case "dropout":
+                return "The rates differ: " + " and ".join(
+                    ", ".join(f"{rate:g}" for rate in _dropout(record.random)) or "none"
+                    for record in (self._old, self._new)
+                )
+            case "loss":
+                return self._of_loss(one)
+            case "gradient":
+                return self._of_gradient(one)
+            case "learning rate":
+                return "Compare the schedule, and the step that it starts from."
+            case "optimizer state":
+                return self._of_state(one)
+            case "variable":
+                return self._of_variable(one)
+        return "Compare the end of the inputs."
+
+    def _of_loss(self, one: Compared) -> str:
+        old, new = self._old.dataflow, self._new.dataflow
+        if one.step != 1:
+            return (
+                "All compared values were equal after the step before: compare what "
+                "depends on the step, and the batches."
+            )
+        if old is None or new is None:
+            return (
+                "The forward passes were not observed on several devices: compare on "
+                "one."
+            )
+        part = min(max(one.difference.relative * _PART, _LEAST), _MOST)
+        found = layers.first_difference(old, new, self._pairing.translate, part)
+        if found is None:
+            return "The outputs of all layers are equal: compare the loss."
+        return str(found)
+
+    def _of_gradient(self, one: Compared) -> str:
+        step, pair = (one.step or 1) - 1, self._pair(one.name)
+        factor = updates.multiple(
+            self._old.steps[step].gradients[pair.old],
+            self._new.steps[step].gradients[pair.new],
+        )
+        if factor:
+            return (
+                f"It is {factor:.4g} times the old program's: compare what scales or "
+                "clips gradients, and whether the cores' are averaged or summed."
+            )
+        return (
+            "The loss is equal: compare stopped gradients, what is added to the loss, "
+            "and what clips gradients."
+        )
+
+    def _of_state(self, one: Compared) -> str:
+        step, pair = (one.step or 1) - 1, self._pair(one.name)
+        factor = updates.multiple(
+            self._old.steps[step].values[pair.old],
+            self._new.steps[step].values[pair.new],
+        )
+        times = "" if factor is None else f"It is {factor:.4g} times as large. "
+        return (
+            f"The old program has it as `{pair.old}`. {times}Compare the optimizer's "
+            "decay rates, its initial values, and the gradients that it receives "
+            "(clipping, weight decay)."
+        )
+
+    def _of_variable(self, one: Compared) -> str:
+        pair, step = self._pair(one.name), (one.step or 1) - 1
+        before = self._old.initial if step == 0 else self._old.steps[step - 1].values
+        old = self._old.steps[step].values[pair.old]
+        new = self._new.steps[step].values[pair.new]
+        reason = updates.explanation(_sampled_like(before[pair.old], old), old, new)
+        if not self._new.variables[pair.new].is_trainable:
+            reason += " It is not trained: compare the momentum of moving averages."
+        return reason
+
+    def _pair(self, path: str) -> Pair:
+        return next(pair for pair in self._pairing.pairs if pair.new == path)
+
+    def _notes(self) -> Iterator[str]:
+        for path in sorted(self._without_gradient):
+            yield (
+                f"The true gradient of `{path}` is zero, and what is left is rounding, "
+                "so its updates are not compared."
+            )
+
+
+def _sampled_like(value: Any, other: np.ndarray) -> np.ndarray:
+    """Returns an array, or the same sample of it as another value."""
+    value = np.asarray(value)
+    return value if value.size == other.size else sampled(value)
+
+
+def _of_three(old: Any, new: Any, again: Any) -> Difference:
+    return Difference(relative_difference(old, new), relative_difference(old, again))
+
+
+def _dropout(random: Sequence[RandomOperation]) -> list[float]:
+    rates = {one.rate for one in random if one.rate is not None}
+    return sorted(rate for rate in rates if rate)
+
+
+def _rates_of_dropout(
+    old: Sequence[RandomOperation], new: Sequence[RandomOperation]
+) -> Iterator[Compared]:
+    """Yields the comparison of the rates, if a program has dropout."""
+    rates = _dropout(old), _dropout(new)
+    if any(rates):
+        # TensorFlow may hold a rate in 32 bits.
+        alike = [round(rate, 5) for rate in rates[0]], [round(r, 5) for r in rates[1]]
+        difference = Difference(0.0 if alike[0] == alike[1] else 1.0)
+        yield Compared("dropout", "", None, difference)
+
+
+def _rates(number: int, old: StepRecord, new: StepRecord) -> Iterator[Compared]:
+    names = {"learning_rate": "learning_rate"}
+    if len(old.learning_rates) > 1:
+        names = {name: name for name in old.learning_rates}
+    for name in names:
+        if name in old.learning_rates and name in new.learning_rates:
+            relative = relative_difference(
+                np.asarray(old.learning_rates[name]),
+                np.asarray(new.learning_rates[name]),
+            )
+            yield Compared("learning rate", name, number, Difference(relative))
+
+
+def _of_changes(
+    pair: Pair,
+    before: tuple[Mapping[str, Any], ...],
+    after: tuple[Mapping[str, Any], ...],
+) -> Difference | None:
+    """Returns the difference of the changes of a variable, relative to the largest."""
+    paths = pair.old, pair.new, pair.old
+    if any(p not in a for p, a in zip(paths, after, strict=True)):
+        return None
+    if not np.issubdtype(np.asarray(after[0][pair.old]).dtype, np.floating):
+        return None
+    changes = []
+    for path, values_before, values_after in zip(paths, before, after, strict=True):
+        end = np.asarray(values_after[path], np.float64)
+        start = np.asarray(_sampled_like(values_before[path], end), np.float64)
+        changes.append(end.reshape(-1) - start.reshape(-1))
+    return _of_three(*changes)
+
+
+def of_evaluations(
+    old: EvaluationRecord,
+    new: EvaluationRecord,
+    again: EvaluationRecord,
+    tolerance: float,
+) -> Comparison:
+    """Compares the metrics of two evaluations."""
+    return _of_named("metric", old.metrics, new.metrics, again.metrics, tolerance)
+
+
+def of_predictions(
+    old: PredictionRecord,
+    new: PredictionRecord,
+    again: PredictionRecord,
+    tolerance: float,
+) -> Comparison:
+    """Compares the predictions of two programs by key."""
+    values = old.predictions, new.predictions, again.predictions
+    return _of_named("prediction", *values, tolerance)
+
+
+def _of_named(
+    kind: str,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    again: Mapping[str, Any],
+    tolerance: float,
+) -> Comparison:
+    compared = []
+    for name in sorted(old.keys() & new.keys()):
+        one = Compared(kind, name, None, _of_values(old[name], new[name], again[name]))
+        compared.append(one)
+        if one.difference.exceeds(tolerance):
+            reason = (
+                f"All losses and variables are equal: compare how {kind}s are made."
+            )
+            return Comparison(tuple(compared), Finding(one, reason))
+    notes = [
+        f"Only the {which} program has the {kind} `{name}`."
+        for which, names in (("old", old.keys() - new), ("new", new.keys() - old))
+        for name in sorted(names)
+    ]
+    return Comparison(tuple(compared), None, tuple(notes))
+
+
+def _of_values(old: Any, new: Any, again: Any) -> Difference:
+    old, new, again = map(np.asarray, (old, new, again))
+    if old.dtype.kind in "fiub" and new.dtype.kind in "fiub":
+        return _of_three(old, new, again)
+    is_same = old.shape == new.shape and bool(np.all(old == new))
+    return Difference(0.0 if is_same else float("inf"))

@@ -1,0 +1,151 @@
+"""The forward pass of a TensorFlow graph, by the tensors between variables and loss."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.workflow.comparing.dataflow import INPUT, Operation
+
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_VARIABLES = ("VarHandleOp", "VariableV2")
+# Operations that only read a variable, which the operations of JAX do not have.
+_READS = ("ReadVariableOp", "Identity", "Cast")
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphFlow:
+    """The operations of a graph's forward pass.
+
+    Attributes:
+        operations: In the order of the graph. Sizes are those of the tensors of one
+            run, which `sized` sets.
+        names: The name of the tensor of each operation.
+    """
+
+    operations: tuple[Operation, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def from_loss(cls, loss: Any) -> "GraphFlow":
+        """Returns the operations behind a loss."""
+        search = _Search(loss)
+        return cls(tuple(search.operations), tuple(search.names))
+
+    def only(self, names: Collection[str]) -> "GraphFlow":
+        """Returns the operations whose tensors have these names."""
+        kept = [n for n, name in enumerate(self.names) if name in names]
+        new = {number: position for position, number in enumerate(kept)}
+        operations = (self.operations[number] for number in kept)
+        return GraphFlow(
+            tuple(
+                dataclasses.replace(
+                    one, sources=tuple(new[s] for s in one.sources if s in new)
+                )
+                for one in operations
+            ),
+            tuple(self.names[number] for number in kept),
+        )
+
+    def sized(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Operation, ...]:
+        """Returns the operations with the sizes of their tensors."""
+        return tuple(
+            dataclasses.replace(one, size=int(np.prod(shapes[name])))
+            for one, name in zip(self.operations, self.names, strict=True)
+        )
+
+
+class _Search:
+    """The search for the operations behind a loss, in the order of the graph."""
+
+    def __init__(self, loss: Any):
+        self.operations: list[Operation] = []
+        self.names: list[str] = []
+        self._variables: dict[str, frozenset[str]] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        needed = _behind(loss.op)
+        for op in loss.graph.get_operations():
+            if op.name in needed:
+                self._enter(op)
+        last = self._numbers[loss.op.name]
+        crossing = {*last, *self._crossing(needed, loss.graph)}
+        self.operations = [
+            dataclasses.replace(one, crosses=number in crossing)
+            for number, one in enumerate(self.operations)
+        ]
+
+    def _enter(self, op: Any) -> None:
+        inputs = [tensor.op.name for tensor in op.inputs]
+        variables = frozenset().union(*(self._variables[name] for name in inputs))
+        if op.type in _VARIABLES:
+            variables = frozenset([op.name])
+        elif op.type.startswith("Placeholder"):
+            variables = frozenset([INPUT])
+        self._variables[op.name] = variables
+        sources = sorted({n for name in inputs for n in self._numbers[name]})
+        self._numbers[op.name] = tuple(sources)
+        is_read = op.type in _READS and len(variables) == 1 and INPUT not in variables
+        if op.type in _VARIABLES or is_read or not variables:
+            return
+        floats = [t for t in op.outputs if t.dtype.base_dtype.name in _FLOATS]
+        numbers = range(len(self.names), len(self.names) + len(floats))
+        for tensor in floats:
+            self.names.append(tensor.name)
+            self.operations.append(
+                Operation(op.type, variables, 0, False, tuple(sources), _line_of(op))
+            )
+        if floats:
+            self._numbers[op.name] = tuple(numbers)
+
+    def _crossing(self, needed: Collection[str], graph: Any) -> Iterator[int]:
+        """Yields the operations that one which depends on other variables uses."""
+        for op in graph.get_operations():
+            if op.name not in needed:
+                continue
+            for tensor in op.inputs:
+                source = tensor.op.name
+                if self._variables[source] != self._variables[op.name]:
+                    yield from self._numbers[source]
+
+
+def _behind(op: Any) -> set[str]:
+    """Returns the names of an operation and of all that it depends on."""
+    names: set[str] = set()
+    open_ops = [op]
+    while open_ops:
+        current = open_ops.pop()
+        if current.name not in names:
+            names.add(current.name)
+            open_ops += [tensor.op for tensor in current.inputs]
+    return names
+
+
+def _line_of(op: Any) -> SourceLine | None:
+    """Returns the user's line that made an operation, or `None`."""
+    for frame in reversed(op.traceback or ()):
+        if is_of_user(frame[0]):
+            return SourceLine(frame[0], frame[1])
+    return None
+
+
+def computable(
+    names: Sequence[str], request: Callable[[Iterable[str]], Iterable[str]]
+) -> set[str]:
+    """Returns the names of tensors that the devices can compute.
+
+    `request` makes the tensors of several names leave the devices, or raises
+    `ValueError` if one of them cannot.
+    """
+    possible: set[str] = set()
+    open_parts = [[*names]] if names else []
+    while open_parts:
+        part = open_parts.pop()
+        try:
+            possible.update(request(part))
+        except ValueError:
+            if len(part) > 1:
+                half = len(part) // 2
+                open_parts += [part[half:], part[:half]]
+    return possible

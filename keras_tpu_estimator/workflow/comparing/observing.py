@@ -1,0 +1,272 @@
+"""A front end that observes another: its input, its gradients and its forward pass."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.tracing.jaxprs import GRADIENT_MARK
+from keras_tpu_estimator.engine.inputs import batch as user_batches
+from keras_tpu_estimator.engine.inputs.request import source_of_call
+from keras_tpu_estimator.engine.program.steps import (
+    NAMED,
+    REPORTS,
+    Outputs,
+    Program,
+    Step,
+    StepInput,
+)
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.workflow.comparing import randomness
+from keras_tpu_estimator.workflow.comparing.dataflow import (
+    STATISTICS,
+    Dataflow,
+    Operation,
+    Walk,
+    argument,
+    statistics_of,
+)
+from keras_tpu_estimator.workflow.comparing.graph_flow import GraphFlow, computable
+from keras_tpu_estimator.workflow.comparing.records import Batch, RandomOperation
+
+# The changed values and outputs of a step, its operations, and observed tensors.
+Observed: TypeAlias = tuple[Any, Outputs, tuple[Operation, ...], dict[str, jax.Array]]
+# Names of the observed tensors, which hooks fetch.
+FLOW = "compare/statistics"
+GRADIENT = "compare/gradient/"
+RATE = "compare/rate/"
+
+
+class GraphObservation:
+    """What is observed of the TensorFlow graph that `model_fn` builds.
+
+    Attributes:
+        loss: The loss of the spec.
+        gradients: The names of gradients of the loss, by the name of the variable.
+    """
+
+    def __init__(self) -> None:
+        self.loss: Any = None
+        self.gradients: dict[str, str] = {}
+
+    def note_gradients(
+        self, variables: Sequence[Any], gradients: Sequence[Any]
+    ) -> None:
+        """Notes the gradients that `tf.gradients` returns."""
+        for variable, gradient in zip(variables, gradients, strict=True):
+            # Those of looked-up rows have another form.
+            if gradient is not None and hasattr(gradient, "op"):
+                self.gradients[variable.op.name] = gradient.name
+
+    def flow(self, step: Step) -> GraphFlow:
+        """Returns the forward pass, whose tensors then leave the devices."""
+        flow = GraphFlow.from_loss(self.loss)
+        request = step.named.intersection
+        possible = computable([*flow.names, *self.gradients.values()], request)
+        self.gradients = {v: n for v, n in self.gradients.items() if n in possible}
+        return flow.only(possible)
+
+
+class Observations:
+    """What is observed of one program, in all calls.
+
+    Args:
+        replayed: The batches that replace those of `input_fn`, or `None`.
+
+    Attributes:
+        batches: The batches since `restart`.
+        names: The names of observed tensors in training.
+        random: The random operations that `model_fn` has called.
+        graph: What is observed of the last graph, or `None` without one.
+    """
+
+    def __init__(self, replayed: Sequence[Batch] | None = None):
+        self.replayed = replayed
+        self.batches: list[Batch] = []
+        self.names: tuple[str, ...] = ()
+        self.random: dict[RandomOperation, None] = {}
+        self.graph: GraphObservation | None = None
+        self._observed_operations: tuple[Operation, ...] = ()
+
+    def restart(self, replayed: Sequence[Batch] | None) -> None:
+        """Begins another call, with other batches."""
+        self.replayed = replayed
+        self.batches = []
+
+    def note(self, features: Features, labels: Labels) -> None:
+        """Notes a batch of the user's input."""
+        copied = jax.tree.map(np.array, (features, labels))
+        self.batches.append(Batch(*copied))
+
+    def dataflow(self, statistics: np.ndarray) -> Dataflow | None:
+        """Returns the forward pass with its statistics, or `None` if it is unknown."""
+        if not self._observed_operations:
+            return None
+        return Dataflow(self._observed_operations, statistics)
+
+    def settle(self, operations: tuple[Operation, ...], names: Sequence[str]) -> None:
+        """Notes what a trace of training contains."""
+        self._observed_operations = operations
+        self.names = tuple(names)
+
+
+class ObservingFrontEnd:
+    """The front end of a `model_fn`, with observations."""
+
+    def __init__(self, front_end: Any, observations: Observations):
+        self._front_end = front_end
+        self._observations = observations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._front_end, name)
+
+    def make_program(
+        self, call_model_fn: Any, *arguments: Any, **options: Any
+    ) -> Program:
+        """Returns the program of a `model_fn` without dropout."""
+        quiet = _Quiet(call_model_fn, self._observations)
+        program = self._front_end.make_program(quiet, *arguments, **options)
+        observe = vars(program)
+        observe["step"] = _observed(program, self._observations)
+        return program
+
+    def source_of(
+        self, call: Callable[[], Any], number: int, *arguments: Any, **options: Any
+    ) -> Any:
+        """Returns a source of the replayed batches, or of the user's."""
+        replayed = self._observations.replayed
+        if replayed is None:
+            return self._front_end.source_of(call, number, *arguments, **options)
+        pairs = [(batch.features, batch.labels) for batch in replayed]
+        return source_of_call(lambda: iter(pairs), number)
+
+    def pair_of(self, value: Any) -> tuple[Features, Labels]:
+        """Returns the features and the labels of a batch, and notes them."""
+        is_replayed = self._observations.replayed is not None
+        pair_of = user_batches.pair_of if is_replayed else self._front_end.pair_of
+        features, labels = pair_of(value)
+        self._observations.note(features, labels)
+        return features, labels
+
+
+class _Quiet:
+    """A `model_fn` whose dropout passes on its input."""
+
+    def __init__(self, call_model_fn: Any, observations: Observations):
+        self._call_model_fn = call_model_fn
+        self._observations = observations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call_model_fn, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        graph = GraphObservation()
+        with (
+            randomness.switched_off(self._observations.random),
+            randomness.gradients_noted(graph.note_gradients),
+        ):
+            spec = self._call_model_fn(*arguments)
+        graph.loss = spec.loss
+        self._observations.graph = graph if hasattr(spec.loss, "graph") else None
+        return spec
+
+
+def _observed(
+    program: Program, observations: Observations
+) -> Callable[[str, StepInput], Step]:
+    """Returns a function that makes steps with observations."""
+    step_of, store = program.step, program.store
+    steps: dict[int, tuple[Step, Step]] = {}
+
+    def step(mode: str, example: StepInput) -> Step:
+        plain = step_of(mode, example)
+        if mode != ModeKeys.TRAIN:
+            return plain
+        if id(plain) not in steps:
+            observed = _with_observations(plain, observations)
+            # The hooks ask for the observations before the step runs.
+            values = {path: _like(store, path) for path in plain.reads}
+            jax.eval_shape(observed.function, values, example.features, example.labels)
+            steps[id(plain)] = plain, observed
+        return steps[id(plain)][1]
+
+    return step
+
+
+def _like(store: VariableStore, path: str) -> jax.ShapeDtypeStruct:
+    shape = tuple(store.variables[path].shape)
+    return jax.ShapeDtypeStruct(shape, store.device_dtype(path))
+
+
+def _with_observations(step: Step, observations: Observations) -> Step:
+    """Returns a step that also outputs its observations."""
+
+    graph = observations.graph
+    look = _walked if graph is None else _in_graph(graph, graph.flow(step))
+
+    def function(values: Any, features: Features, labels: Labels) -> Any:
+        changed, outputs, operations, observed = look(step, values, features, labels)
+        observations.settle(operations, [*observed])
+        named = {**outputs[NAMED], **observed}
+        return changed, {**outputs, NAMED: named}
+
+    return dataclasses.replace(step, function=function, named=_Named(step.named))
+
+
+class _Named:
+    """The names of a step and of its observations."""
+
+    def __init__(self, names: Any):
+        self._names = names
+
+    def intersection(self, names: Any) -> set[str]:
+        """Returns the given names that are among these."""
+        observed = {n for n in names if n.startswith("compare/")}
+        others = [n for n in names if n not in observed]
+        return {*self._names.intersection(others), *observed}
+
+
+def _walked(step: Step, values: Any, features: Features, labels: Labels) -> Observed:
+    """Runs a step in a trace, and returns its results and its observations."""
+    traced, shapes = jax.make_jaxpr(step.function, return_shape=True)(
+        values, features, labels
+    )
+    paths = sorted(values)
+    inputs = [argument(values[path], path) for path in paths]
+    inputs += [argument(leaf) for leaf in jax.tree.leaves((features, labels))]
+    walk = Walk(GRADIENT_MARK)
+    results = walk.run(traced, inputs)
+    tree = jax.tree.structure(shapes)
+    changed, outputs = jax.tree.unflatten(tree, [r.tensor for r in results])
+    loss = jax.tree.unflatten(tree, results)[1]["loss"]
+    operations, statistics = walk.behind(loss)
+    observed = {GRADIENT + path: g for path, g in walk.marked.items()}
+    rates = outputs.get(REPORTS, {})
+    observed |= {RATE + name: rate for name, rate in rates.items()}
+    observed[FLOW] = statistics if operations else jnp.zeros((0, STATISTICS))
+    return changed, outputs, operations, observed
+
+
+def _in_graph(graph: GraphObservation, flow: GraphFlow) -> Callable[..., Observed]:
+    """Returns a function like `_walked` for the step of a graph."""
+
+    def look(step: Step, values: Any, features: Features, labels: Labels) -> Observed:
+        changed, outputs = step.function(values, features, labels)
+        named = outputs[NAMED]
+        operations = flow.sized({name: named[name].shape for name in flow.names})
+        observed = {
+            GRADIENT + variable: named[name]
+            for variable, name in graph.gradients.items()
+        }
+        statistics = [statistics_of(named[name]) for name in flow.names]
+        observed[FLOW] = jnp.stack(statistics or [jnp.zeros(STATISTICS)])[
+            : len(operations)
+        ]
+        return changed, outputs, operations, observed
+
+    return look

@@ -1,0 +1,149 @@
+"""The two programs of a comparison, and their records so far."""
+
+import os
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.workflow.comparing.inputs import input_difference
+from keras_tpu_estimator.workflow.comparing.pairing import Pairing, paired
+from keras_tpu_estimator.workflow.comparing.recorder import Recorder
+from keras_tpu_estimator.workflow.comparing.records import (
+    EvaluationRecord,
+    PredictionRecord,
+    TrainingRecord,
+)
+from keras_tpu_estimator.workflow.comparing.rounding import perturbed
+
+
+class OldProgram:
+    """The program that the other one must equal.
+
+    It runs twice: the second time from values that differ by rounding.
+
+    Attributes:
+        training: The record of its training.
+        again: The record from other values.
+    """
+
+    training: TrainingRecord
+    again: TrainingRecord
+
+    def __init__(self, context: EstimatorContext, directory: str):
+        self._recorder = Recorder(context, os.path.join(directory, "old"))
+        self._perturbed = Recorder(context, os.path.join(directory, "perturbed"))
+
+    def train(
+        self,
+        input_fn: InputFn,
+        steps: int,
+        initial: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Trains twice, from `initial` or the program's initial values."""
+        if initial is not None:
+            self._recorder.start_from(initial)
+        self.training = self._recorder.train(input_fn, steps)
+        self._perturbed.start_from(perturbed(self.training.initial))
+        batches = self.training.batches
+        self.again = self._perturbed.train(input_fn, steps, batches)
+
+    def evaluate(
+        self, input_fn: InputFn, steps: int
+    ) -> tuple[EvaluationRecord, EvaluationRecord]:
+        """Returns the metrics after both trainings."""
+        record = self._recorder.evaluate(input_fn, steps)
+        return record, self._perturbed.evaluate(input_fn, steps, record.batches)
+
+    def predict(
+        self, input_fn: InputFn, steps: int
+    ) -> tuple[PredictionRecord, PredictionRecord]:
+        """Returns the predictions after both trainings."""
+        record = self._recorder.predict(input_fn, steps)
+        return record, self._perturbed.predict(input_fn, steps, record.batches)
+
+
+class NewProgram:
+    """The program that is compared with the other one.
+
+    Args:
+        mapping: Paths of its variables by those of the old program, or `None`.
+
+    Attributes:
+        training: The record of its training.
+        pairing: The pairs of variables.
+        notes: What the reader should know, one sentence each.
+    """
+
+    training: TrainingRecord
+    pairing: Pairing
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        context: EstimatorContext,
+        directory: str,
+        mapping: Mapping[str, str] | None = None,
+    ):
+        # One step shows which variables it has.
+        self._first_look = Recorder(context, os.path.join(directory, "first_look"))
+        self._recorder = Recorder(context, os.path.join(directory, "new"))
+        self._mapping = mapping
+
+    def train(self, input_fn: InputFn, old: TrainingRecord) -> None:
+        """Trains from the values of the old program, with its batches."""
+        look = self._first_look.train(input_fn, 1)
+        difference = input_difference(old.batches[0], look.batches[0])
+        if difference is not None:
+            self.notes = (
+                f"The inputs differ: {difference} Both programs were given the old "
+                "program's batches.",
+            )
+        self.pairing = paired(old.variables, look.variables, self._mapping)
+        self._recorder.start_from(dict(self._start(old, look)))
+        self.training = self._recorder.train(input_fn, len(old.steps), old.batches)
+
+    def _start(
+        self, old: TrainingRecord, look: TrainingRecord
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the values of the old program by the new paths."""
+        step = old.initial[GLOBAL_STEP]
+        sources = {pair.new: pair.old for pair in self.pairing.pairs}
+        for path, facts in look.variables.items():
+            value = np.asarray(look.initial[path])
+            if path in sources:
+                value = np.asarray(old.initial[sources[path]]).astype(value.dtype)
+            elif path == GLOBAL_STEP or _counts_steps(facts.is_slot, value):
+                value = np.asarray(step).astype(value.dtype)
+            yield path, value.reshape(facts.shape)
+
+    def evaluate(self, input_fn: InputFn, old: EvaluationRecord) -> EvaluationRecord:
+        """Returns the metrics of the old program's batches."""
+        return self._recorder.evaluate(input_fn, len(old.batches), old.batches)
+
+    def predict(self, input_fn: InputFn, old: PredictionRecord) -> PredictionRecord:
+        """Returns the predictions for the old program's batches."""
+        return self._recorder.predict(input_fn, len(old.batches), old.batches)
+
+
+def _counts_steps(is_slot: bool, value: np.ndarray) -> bool:
+    """Returns whether a variable is the optimizer's count of steps."""
+    return is_slot and value.ndim == 0 and np.issubdtype(value.dtype, np.integer)
+
+
+def can_run(context: EstimatorContext, mode: str) -> bool:
+    """Returns whether an estimator has a batch size for a mode."""
+    devices = context.mode_devices
+    return not devices.use_tpu or devices.batch_sizes[mode] is not None
+
+
+def values_of(checkpoint: PathLike | None) -> dict[str, np.ndarray] | None:
+    """Returns the values of a checkpoint by path, or `None`."""
+    if checkpoint is None:
+        return None
+    reader = loading.load_checkpoint(location.resolve(checkpoint))
+    return {p: reader.get_tensor(p) for p in reader.get_variable_to_shape_map()}

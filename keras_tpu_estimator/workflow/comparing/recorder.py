@@ -1,0 +1,249 @@
+"""Recorded runs of an estimator, in a directory of their own.
+
+The estimator itself runs, one step at a time, with its hooks left out and without
+dropout. So what is compared is what users run.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.api.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunHook,
+)
+from keras_tpu_estimator.base.common.types import InputFn
+from keras_tpu_estimator.engine.program.store import (
+    GLOBAL_STEP,
+    VariableStore,
+    slot_owners,
+)
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.front_ends.front_end import front_end_of
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.workflow.comparing.observing import (
+    FLOW,
+    GRADIENT,
+    RATE,
+    Observations,
+    ObservingFrontEnd,
+)
+from keras_tpu_estimator.workflow.comparing.records import (
+    Batch,
+    EvaluationRecord,
+    PredictionRecord,
+    StepRecord,
+    TrainingRecord,
+    VariableFacts,
+    sampled,
+)
+
+# Steps between checkpoints; the last one is always saved.
+_ONLY_AT_THE_END = 1_000_000_000
+
+
+class Recorder:
+    """A copy of an estimator that records its calls.
+
+    Args:
+        context: The functions and settings of the estimator.
+        directory: An empty directory for its checkpoints.
+    """
+
+    def __init__(self, context: EstimatorContext, directory: str):
+        self._observations = Observations()
+        self._directory = directory
+        front_end = ObservingFrontEnd(
+            front_end_of(context.model_fn), self._observations
+        )
+        config = dataclasses.replace(
+            context.config,
+            tpu_config=dataclasses.replace(
+                context.config.tpu_config, iterations_per_loop=1
+            ),
+            model_dir=directory,
+            save_checkpoints_secs=None,
+            save_checkpoints_steps=_ONLY_AT_THE_END,
+            resume_input=False,
+            progress=False,
+        )
+        self._estimator = _Copy(
+            dataclasses.replace(
+                context,
+                model_fn=_Marked(context.model_fn, front_end),
+                model_dir=directory,
+                config=config,
+                mode_devices=dataclasses.replace(context.mode_devices, config=config),
+                log_every=None,
+            )
+        )
+
+    def start_from(self, values: Mapping[str, Any]) -> None:
+        """Writes the checkpoint that the next call starts from."""
+        step = int(values.get(GLOBAL_STEP, 0))
+        values = {path: v for path, v in values.items() if path != GLOBAL_STEP}
+        saving.save(self._directory, step, values)
+
+    def train(
+        self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
+    ) -> TrainingRecord:
+        """Trains, and returns the record of each step.
+
+        Args:
+            input_fn: The user's function.
+            steps: The number of steps; fewer if the input ends.
+            replayed: Batches to use in its place. Defaults to none.
+        """
+        self._observations.restart(replayed)
+        hook = _RecordingHook(self._estimator.context, self._observations)
+        if replayed is not None:
+            steps = min(steps, len(replayed))
+        self._estimator.train(input_fn, hooks=[hook], steps=steps)
+        return TrainingRecord(
+            self._batches(len(hook.steps)),
+            hook.initial,
+            hook.variables,
+            hook.steps,
+            hook.dataflow,
+            tuple(self._observations.random),
+        )
+
+    def _batches(self, count: int) -> list[Batch]:
+        """Returns the batches of some steps; an input of one batch repeats it."""
+        batches = self._observations.batches
+        return batches * count if len(batches) == 1 else batches[:count]
+
+    def evaluate(
+        self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
+    ) -> EvaluationRecord:
+        """Evaluates some batches, and returns the metrics."""
+        self._observations.restart(replayed)
+        if replayed is not None:
+            steps = min(steps, len(replayed))
+        metrics = self._estimator.evaluate(input_fn, steps=steps)
+        del metrics[GLOBAL_STEP]
+        return EvaluationRecord(self._batches(steps), metrics)
+
+    def predict(
+        self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
+    ) -> PredictionRecord:
+        """Predicts some batches, and returns the predictions of all examples."""
+        self._observations.restart(replayed)
+        predicted: Any = self._estimator.predict(input_fn, yield_single_examples=False)
+        with contextlib.closing(predicted):
+            with_keys = [
+                batch if isinstance(batch, Mapping) else {"output": batch}
+                for batch in itertools.islice(predicted, steps)
+            ]
+        joined = {
+            key: np.concatenate([np.atleast_1d(batch[key]) for batch in with_keys])
+            for key in (with_keys[0] if with_keys else ())
+        }
+        return PredictionRecord(self._observations.batches[:steps], joined)
+
+
+class _Copy(TPUEstimator):
+    """An estimator with the functions and settings of another."""
+
+    def __init__(self, context: EstimatorContext):
+        self._context = context
+
+    @property
+    def context(self) -> EstimatorContext:
+        """The functions and settings."""
+        return self._context
+
+
+class _Marked:
+    """A user's `model_fn` with another front end."""
+
+    def __init__(self, model_fn: Callable[..., Any], front_end: ObservingFrontEnd):
+        self.__wrapped__ = model_fn
+        self.front_end = front_end
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.__wrapped__(*arguments, **named)
+
+
+class _RecordingHook(SessionRunHook):
+    """A hook that records each step.
+
+    Attributes:
+        initial: The values before the first step, by path.
+        variables: The facts of all variables, by path.
+        dataflow: The forward pass of the first step, or `None`.
+    """
+
+    def __init__(self, context: EstimatorContext, observations: Observations):
+        self._context = context
+        self._observations = observations
+        self.initial: dict[str, np.ndarray] = {}
+        self.variables: dict[str, VariableFacts] = {}
+        self.steps: list[StepRecord] = []
+        self.dataflow: Any = None
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Records the initial values."""
+        del coord
+        store = self._context.runtime.program.store
+        self.variables = facts_of(store)
+        self.initial = session.run({path: path for path in self.variables})
+
+    def before_run(self, run_context: Any) -> SessionRunArgs:
+        """Requests everything that is compared."""
+        del run_context
+        names = ["loss", *self.variables, *self._observed()]
+        return SessionRunArgs({name: name for name in names})
+
+    def _observed(self) -> tuple[str, ...]:
+        # The trace that tells the names comes with the first run.
+        return self._observations.names
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Records one step."""
+        del run_context
+        results = run_values.results
+        named = {name: results[name] for name in self._observations.names}
+        if not self.steps and FLOW in named:
+            self.dataflow = self._observations.dataflow(np.asarray(named[FLOW]))
+        self.steps.append(
+            StepRecord(
+                float(results["loss"]),
+                _behind(GRADIENT, named, sampled),
+                {path: sampled(results[path]) for path in self.variables},
+                _behind(RATE, named, float),
+            )
+        )
+
+
+def _behind(
+    prefix: str, values: Mapping[str, Any], convert: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Returns the converted values whose names have a prefix, by the rest."""
+    return {
+        name.removeprefix(prefix): convert(value)
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
+
+
+def facts_of(store: VariableStore) -> dict[str, VariableFacts]:
+    """Returns the facts of the variables that checkpoints contain."""
+    owners = slot_owners(store.variables)
+    facts = {}
+    for path in store.saved_paths():
+        variable = store.variables[path]
+        facts[path] = VariableFacts(
+            path,
+            tuple(variable.shape),
+            str(variable.dtype),
+            bool(variable.trainable) and path not in store.slots,
+            path in store.slots or path in owners,
+            owners.get(path),
+        )
+    return facts

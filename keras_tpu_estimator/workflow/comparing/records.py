@@ -1,0 +1,112 @@
+"""What one program did in a comparison."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.workflow.comparing.dataflow import Dataflow
+
+# Larger arrays are compared by this many elements, evenly spread.
+_MOST_ELEMENTS = 1 << 18
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableFacts:
+    """The facts of a variable by which it is paired with one of another program.
+
+    Attributes:
+        owner: The path of the variable that it is the optimizer state of, or `None`.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_trainable: bool
+    is_slot: bool
+    owner: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The features and labels that one step received from the user's input."""
+
+    features: Features
+    labels: Labels
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRecord:
+    """One step of training.
+
+    Attributes:
+        loss: Its loss.
+        gradients: The gradients by the path of the variable, as far as they are known.
+        values: The values of the variables after the step, by path.
+        learning_rates: By name; empty if the program does not report them.
+    """
+
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+    values: Mapping[str, np.ndarray]
+    learning_rates: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomOperation:
+    """A random operation that a program contains.
+
+    Attributes:
+        name: Its function, such as "dropout".
+        rate: The rate of dropout, or `None`.
+        is_switched_off: Whether the comparison ran without it.
+    """
+
+    name: str
+    rate: float | None
+    is_switched_off: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRecord:
+    """One call of `train`.
+
+    Attributes:
+        initial: The values of all variables before the first step, by path.
+        variables: The facts of the variables by path.
+        dataflow: The forward pass of the first step, or `None` if it is unknown.
+        random: The random operations of the program.
+    """
+
+    batches: Sequence[Batch]
+    initial: Mapping[str, np.ndarray]
+    variables: Mapping[str, VariableFacts]
+    steps: Sequence[StepRecord]
+    dataflow: Dataflow | None
+    random: Sequence[RandomOperation]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationRecord:
+    """One call of `evaluate`: the metrics by name."""
+
+    batches: Sequence[Batch]
+    metrics: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictionRecord:
+    """One call of `predict`: the predictions of all examples by key."""
+
+    batches: Sequence[Batch]
+    predictions: Mapping[str, np.ndarray]
+
+
+def sampled(value: Any) -> np.ndarray:
+    """Returns a copy of an array, or of evenly spread elements of a large one."""
+    array = np.array(value)
+    if array.size <= _MOST_ELEMENTS:
+        return array
+    return array.reshape(-1)[:: -(-array.size // _MOST_ELEMENTS)].copy()

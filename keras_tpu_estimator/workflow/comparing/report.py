@@ -1,0 +1,93 @@
+"""The result of a comparison, as an object, a text and JSON."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_estimator.workflow.comparing.differences import Compared, Finding
+from keras_tpu_estimator.workflow.comparing.pairing import Pairing
+from keras_tpu_estimator.workflow.comparing.records import RandomOperation
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonReport:
+    """The result of `kte.compare`.
+
+    Attributes:
+        steps: The number of steps that both programs trained.
+        compared: Everything that was compared, up to the first difference.
+        finding: The first difference, or `None` if the programs are one.
+        pairing: The variables of both programs.
+        notes: What the reader should know, one sentence each.
+        random: The random operations of the old and of the new program.
+    """
+
+    steps: int
+    compared: tuple[Compared, ...]
+    finding: Finding | None
+    pairing: Pairing | None
+    notes: tuple[str, ...]
+    random: tuple[tuple[RandomOperation, ...], tuple[RandomOperation, ...]] = ((), ())
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no difference was found."""
+        return self.finding is None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.pairing is not None:
+            guesses = self.pairing.guesses
+            yield (
+                f"{self.steps} steps; {len(self.pairing.pairs)} pairs of variables, "
+                f"of which {len(guesses)} by shape and order."
+            )
+            for pair in guesses:
+                yield f"  {pair.old} -> {pair.new}"
+            for name, paths in (
+                ("old", self.pairing.only_old),
+                ("new", self.pairing.only_new),
+            ):
+                if paths:
+                    yield f"Only in the {name} program: {', '.join(paths)}"
+        for name, operations in zip(("old", "new"), self.random, strict=True):
+            for each in operations:
+                state = "switched off" if each.is_switched_off else "left on"
+                rate = "" if each.rate is None else f" with rate {each.rate:g}"
+                yield f"The {name} program has {each.name}{rate}, {state}."
+        yield from self._table()
+        yield from self.notes
+        if self.finding is None:
+            yield "The programs are one, up to rounding."
+            return
+        first = self.finding.compared
+        step = "" if first.step is None else f"step {first.step}, "
+        name = f" `{first.name}`" if first.name else ""
+        yield (
+            f"First difference: {step}{first.kind}{name}, by "
+            f"{first.difference.relative:.2g} (rounding {first.difference.rounding:.1g}"
+            f"). {self.finding.explanation}"
+        )
+
+    def _table(self) -> Iterator[str]:
+        kinds = list(dict.fromkeys(one.kind for one in self.compared))
+        if not kinds:
+            return
+        width = max(map(len, kinds)) + 2
+        yield f"{'compared':{width}}{'values':>8}{'largest':>12}{'rounding':>12}"
+        for kind in kinds:
+            ones = [one for one in self.compared if one.kind == kind]
+            worst = max(ones, key=lambda one: one.difference.relative)
+            yield (
+                f"{kind:{width}}{len(ones):>8}{worst.difference.relative:>12.1e}"
+                f"{worst.difference.rounding:>12.1e}  {worst.name}"
+            )
+
+    def as_json(self) -> str:
+        """Returns the report as a JSON object."""
+        described: dict[str, Any] = dataclasses.asdict(self)
+        described["is_equal"] = self.is_equal
+        return json.dumps(described, default=str)

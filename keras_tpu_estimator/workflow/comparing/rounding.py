@@ -1,0 +1,68 @@
+"""Differences of arrays, and how large they may be through rounding alone.
+
+The idea: the old program runs a second time from values that differ by one unit in the
+last place. What this changes, any other order of its operations may change too.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+# Two orders of operations differ by about this many times as much.
+_MARGIN = 30.0
+_TINY = 1e-30
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The difference of two numbers or arrays.
+
+    Attributes:
+        relative: The largest difference, relative to the largest absolute value.
+        rounding: The same of the old program and its perturbed copy.
+    """
+
+    relative: float
+    rounding: float = 0.0
+
+    def exceeds(self, tolerance: float) -> bool:
+        """Returns whether it is more than a tolerance and than rounding explains."""
+        return not self.relative <= max(tolerance, _MARGIN * self.rounding)
+
+
+def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest difference of two arrays, relative to the largest value.
+
+    It is 0 for equal arrays, also where both are NaN, and infinite for other sizes.
+
+    >>> relative_difference(np.array([1.0, 4.0]), np.array([1.0, 2.0]))
+    0.5
+    """
+    one, other = (np.asarray(a, np.float64).reshape(-1) for a in (one, other))
+    if one.size != other.size:
+        return float("inf")
+    is_same = (one == other) | (np.isnan(one) & np.isnan(other))
+    if is_same.all():
+        return 0.0
+    gaps = np.abs(one - other)[~is_same]
+    scale = max(np.max(np.abs(one), initial=0.0), np.max(np.abs(other), initial=0.0))
+    if not np.isfinite(gaps).all():
+        return float("inf")
+    return float(np.max(gaps) / max(scale, _TINY))
+
+
+def perturbed(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns values whose floats are one unit in the last place larger or smaller."""
+    generator = np.random.default_rng(seed)
+    return {path: _perturbed(value, generator) for path, value in values.items()}
+
+
+def _perturbed(value: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    value = np.asarray(value)
+    # Zeros stay, such as biases and the state of optimizers.
+    if not np.issubdtype(value.dtype, np.floating):
+        return value
+    towards = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
+    moved = np.nextafter(value, towards.astype(value.dtype))
+    return np.asarray(np.where(value == 0, value, moved), value.dtype)

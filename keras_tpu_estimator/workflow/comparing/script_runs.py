@@ -1,0 +1,223 @@
+"""The calls of a script, recorded instead of executed.
+
+Each program of a comparison runs in a process of its own, because TensorFlow 1 scripts
+change the whole process. The new program's process receives the records of the old one.
+"""
+
+import abc
+import dataclasses
+import os
+import pathlib
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.base.common import sources
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.runs.call_receiver import Predictions, running_calls
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.runs.prediction_batches import Predicted
+from keras_tpu_estimator.workflow.comparing.pairing import Pairing
+from keras_tpu_estimator.workflow.comparing.programs import NewProgram, OldProgram
+from keras_tpu_estimator.workflow.comparing.records import (
+    EvaluationRecord,
+    PredictionRecord,
+    TrainingRecord,
+)
+
+
+class EnoughError(BaseException):
+    """Ends a script whose calls are all recorded; no library catches this class."""
+
+
+@dataclasses.dataclass
+class ScriptRecord:
+    """The first call of each kind that a script makes.
+
+    Those of the old program are pairs: the second record is that of its run from values
+    that differ by rounding.
+
+    Attributes:
+        pairing: The pairs of variables, in the record of the new program.
+        notes: What the reader should know, one sentence each.
+    """
+
+    training: Any = None
+    evaluation: Any = None
+    prediction: Any = None
+    pairing: Pairing = Pairing((), (), ())
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: str) -> None:
+        """Writes the record for the process that started this one."""
+        with open(path, "wb") as file:
+            pickle.dump(self, file)
+
+    @classmethod
+    def load(cls, path: str) -> "ScriptRecord":
+        """Reads the record of a process that this one started."""
+        with open(path, "rb") as file:
+            record: ScriptRecord = pickle.load(file)
+        return record
+
+
+class _Recording(abc.ABC):
+    """A receiver of the calls of a script; see `CallReceiver`."""
+
+    why_one_process = (
+        "`compare` must not start other processes that use estimators, because it "
+        "records only the calls of one process. Received a call in a process that the "
+        "script has started. Compare the script of that process."
+    )
+
+    def __init__(self, directory: str, steps: int):
+        self.record = ScriptRecord()
+        self._directory = directory
+        self._steps = steps
+        self._context: EstimatorContext | None = None
+
+    def train(
+        self,
+        context: EstimatorContext,
+        input_fn: InputFn,
+        steps: int | None,
+        validation: InputFn | None,
+        validation_steps: int | None,
+    ) -> None:
+        """Records the first training, and ends the script at the second one."""
+        del validation, validation_steps
+        if self._context is not None:
+            raise EnoughError
+        self._context = context
+        with running_calls():
+            self._train(context, input_fn, min(steps or self._steps, self._steps))
+
+    def evaluate(
+        self, context: EstimatorContext, input_fn: InputFn, steps: int | None
+    ) -> dict[str, Any]:
+        """Records the first evaluation after training, and returns its metrics."""
+        self._check_trained(context)
+        count = min(steps or self._steps, self._steps)
+        with running_calls():
+            metrics = dict(self._evaluate(input_fn, count).metrics)
+        return {**metrics, GLOBAL_STEP: np.int64(self._steps)}
+
+    def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
+        """Records the first prediction after training, and yields it."""
+        self._check_trained(context)
+        with running_calls():
+            predictions = self._predict(input_fn, self._steps).predictions
+        rows = len(next(iter(predictions.values())))
+        yield Predicted(dict(predictions), rows)
+
+    def export(self, base: PathLike) -> str:
+        """Exports nothing, and returns the path that an export could have."""
+        return os.path.join(os.fsdecode(base), "0")
+
+    @abc.abstractmethod
+    def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
+        """Records a training."""
+
+    @abc.abstractmethod
+    def _evaluate(self, input_fn: InputFn, steps: int) -> EvaluationRecord:
+        """Records an evaluation."""
+
+    @abc.abstractmethod
+    def _predict(self, input_fn: InputFn, steps: int) -> PredictionRecord:
+        """Records predictions."""
+
+    def _check_trained(self, context: EstimatorContext) -> None:
+        if self._context is None:
+            raise ValueError(
+                "The script must call `train` first, because a comparison starts from "
+                "values of the old program. Received a script that evaluates or "
+                "predicts first. Add `train`."
+            )
+        if context.model_fn is not self._context.model_fn:
+            raise EnoughError
+
+
+class OldRecording(_Recording):
+    """The recorded calls of the old script.
+
+    `initial` are the values to start from, or `None`.
+    """
+
+    def __init__(
+        self, directory: str, steps: int, initial: Mapping[str, np.ndarray] | None
+    ):
+        super().__init__(directory, steps)
+        self._initial = initial
+
+    def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
+        self._program = OldProgram(context, self._directory)
+        self._program.train(input_fn, steps, self._initial)
+        self.record.training = self._program.training, self._program.again
+
+    def _evaluate(self, input_fn: InputFn, steps: int) -> EvaluationRecord:
+        records = self._program.evaluate(input_fn, steps)
+        self.record.evaluation = self.record.evaluation or records
+        return records[0]
+
+    def _predict(self, input_fn: InputFn, steps: int) -> PredictionRecord:
+        records = self._program.predict(input_fn, steps)
+        self.record.prediction = self.record.prediction or records
+        return records[0]
+
+
+class NewRecording(_Recording):
+    """The recorded calls of the new script, with the values and batches of the old."""
+
+    def __init__(
+        self,
+        directory: str,
+        steps: int,
+        old: ScriptRecord,
+        mapping: Mapping[str, str] | None,
+    ):
+        super().__init__(directory, steps)
+        self._old = old
+        self._mapping = mapping
+
+    def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
+        del steps
+        training: TrainingRecord = self._old.training[0]
+        self._program = NewProgram(context, self._directory, self._mapping)
+        self._program.train(input_fn, training)
+        self.record.training = self._program.training
+        self.record.pairing = self._program.pairing
+        self.record.notes = self._program.notes
+
+    def _evaluate(self, input_fn: InputFn, steps: int) -> EvaluationRecord:
+        del steps
+        if self._old.evaluation is None:
+            raise EnoughError
+        record = self._program.evaluate(input_fn, self._old.evaluation[0])
+        self.record.evaluation = record
+        return record
+
+    def _predict(self, input_fn: InputFn, steps: int) -> PredictionRecord:
+        del steps
+        if self._old.prediction is None:
+            raise EnoughError
+        record = self._program.predict(input_fn, self._old.prediction[0])
+        self.record.prediction = record
+        return record
+
+
+def record_path(directory: str, role: str) -> str:
+    """Returns the path of the record of the old or the new script."""
+    return os.path.join(directory, f"{role}.record")
+
+
+def is_tf1_script(path: str) -> bool:
+    """Returns whether a script imports TensorFlow but not this package."""
+    imported = {
+        name.partition(".")[0]
+        for source in sources.read_program(pathlib.Path(path))
+        for name in sources.imported_modules(source)
+    }
+    return "tensorflow" in imported and "keras_tpu_estimator" not in imported

@@ -1,0 +1,92 @@
+"""The command `compare`, with two scripts in processes of their own."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+import keras_tpu_estimator as kte
+import keras
+import numpy as np
+
+def model_fn(features, labels, mode, params):
+    outputs = keras.layers.Dense(1, use_bias={bias})(features)
+    if mode == "infer":
+        return kte.TPUEstimatorSpec(mode, predictions={{"y": outputs}})
+    loss = keras.ops.mean((outputs - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(float(sys.argv[1])))
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+def input_fn(params):
+    x = np.ones((8, 4), "float32")
+    return x, x[:, :1]
+
+estimator = kte.TPUEstimator(model_fn, config=kte.RunConfig(), use_tpu=False)
+while True:
+    estimator.train(input_fn, steps=2)
+    assert estimator.evaluate(input_fn, steps=1)["loss"] >= 0
+    assert len(next(estimator.predict(input_fn))["y"]) == 1
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "keras_tpu_estimator", "compare", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "old.py").write_text(SCRIPT.format(bias=True))
+    (folder / "new.py").write_text(SCRIPT.format(bias=False))
+    return folder
+
+
+def test_scripts_with_another_learning_rate(scripts: pathlib.Path) -> None:
+    old, report = str(scripts / "old.py"), scripts / "report.json"
+    result = run(
+        *("--steps", "2", "--json", str(report)), old, "0.1", "--to", old, "0.2"
+    )
+    assert result.returncode == 1, result.stderr
+    assert "First difference: step 1, learning rate" in result.stdout
+    finding = json.loads(report.read_text())["finding"]
+    assert finding["compared"]["kind"] == "learning rate"
+
+
+def test_equal_scripts(scripts: pathlib.Path) -> None:
+    old = str(scripts / "old.py")
+    result = run("--steps", "2", old, "0.1", "--to", old, "0.1")
+    assert result.returncode == 0, result.stderr
+    assert "metric" in result.stdout
+    assert "prediction" in result.stdout
+    assert result.stdout.endswith("The programs are one, up to rounding.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["old.py"], "expected OLD"),
+        (["missing.py", "--to", "missing.py"], "the path of a script"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+def test_script_that_fails(scripts: pathlib.Path) -> None:
+    (scripts / "failing.py").write_text("raise KeyError('mine')")
+    old = str(scripts / "old.py")
+    result = run("--steps", "1", old, "0.1", "--to", str(scripts / "failing.py"))
+    assert result.returncode == 2
+    assert "KeyError: 'mine'" in result.stderr
+    assert "The new script" in result.stderr
