@@ -168,7 +168,7 @@ class GraphStep:
         last = {
             SUMMARIES: [summary.split(split) for summary in compiled.summaries],
             NAMED: {
-                name: split and tensor.shape.rank > 0
+                name: split and tensor.shape.rank != 0
                 for name, tensor in zip(compiled.names, compiled.tensors, strict=True)
             },
             REPORTS: {},

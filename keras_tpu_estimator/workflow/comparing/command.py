@@ -68,12 +68,19 @@ def _ran(directory: str, role: str, script: Sequence[str], options: Any) -> bool
     }
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", _CHILD, directory, role, json.dumps(settings)]
+    sys.stderr.write(f"Running the {role} script, {' '.join(script)} ...\n")
     result = subprocess.run(
-        [*command, *script], env=environment, stdout=subprocess.DEVNULL, check=False
+        [*command, *script],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
     )
     path = record_path(directory, role)
     if result.returncode == 0 and os.path.exists(path):
         return True
+    # Its log is of no interest otherwise.
+    sys.stderr.write(result.stderr.decode(errors="replace"))
     sys.stderr.write(f"The {role} script, {script[0]}, could not be compared.\n")
     return False
 

@@ -89,7 +89,7 @@ class _Search:
         is_read = op.type in _READS and len(variables) == 1 and INPUT not in variables
         if op.type in _VARIABLES or is_read or not variables:
             return
-        floats = [t for t in op.outputs if t.dtype.base_dtype.name in _FLOATS]
+        floats = [t for t in op.outputs if _is_number(t)]
         numbers = range(len(self.names), len(self.names) + len(floats))
         for tensor in floats:
             self.names.append(tensor.name)
@@ -108,6 +108,12 @@ class _Search:
                 source = tensor.op.name
                 if self._variables[source] != self._variables[op.name]:
                     yield from self._numbers[source]
+
+
+def _is_number(tensor: Any) -> bool:
+    """Returns whether a tensor has floats and a known number of axes."""
+    is_float = tensor.dtype.base_dtype.name in _FLOATS
+    return is_float and tensor.shape.rank is not None
 
 
 def _behind(op: Any) -> set[str]:

@@ -141,9 +141,13 @@ class ObservingFrontEnd:
         """Returns a source of the replayed batches, or of the user's."""
         replayed = self._observations.replayed
         if replayed is None:
-            return self._front_end.source_of(call, number, *arguments, **options)
-        pairs = [(batch.features, batch.labels) for batch in replayed]
-        return source_of_call(lambda: iter(pairs), number)
+            source = self._front_end.source_of(call, number, *arguments, **options)
+        else:
+            pairs = [(batch.features, batch.labels) for batch in replayed]
+            source = source_of_call(lambda: iter(pairs), number)
+        # `pair_of` notes single batches.
+        vars(source)["stacked_for"] = lambda *request: 0
+        return source
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
         """Returns the features and the labels of a batch, and notes them."""

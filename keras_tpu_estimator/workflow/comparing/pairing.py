@@ -234,6 +234,9 @@ def kind_of_state(path: str, owner: str) -> str:
     >>> kind_of_state("adam/dense_kernel_velocity", "dense/kernel")
     'second moment'
     """
+    if path.startswith("sgd") and path.endswith("_momentum"):
+        # Keras's contains the learning rate, and others' does not.
+        return "steps"
     for name in _names_in(path, owner):
         for kind, names in _STATE.items():
             if name in names:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunHook,
@@ -63,9 +64,6 @@ class Recorder:
         )
         config = dataclasses.replace(
             context.config,
-            tpu_config=dataclasses.replace(
-                context.config.tpu_config, iterations_per_loop=1
-            ),
             model_dir=directory,
             save_checkpoints_secs=None,
             save_checkpoints_steps=_ONLY_AT_THE_END,
@@ -79,6 +77,7 @@ class Recorder:
                 model_dir=directory,
                 config=config,
                 mode_devices=dataclasses.replace(context.mode_devices, config=config),
+                iterations=IterationsPerLoop(1, "count"),
                 log_every=None,
             )
         )

@@ -68,7 +68,7 @@ def test_optimizer_state_is_paired_by_its_meaning() -> None:
         ("a/w/Adam", "first moment"),
         ("a/w/Adam_1", "second moment"),
         ("a/w/Momentum", "first moment"),
-        ("sgd/a_w_momentum", "first moment"),
+        ("sgd/a_w_momentum", "steps"),
         ("optax/0/mu/a/w", "first moment"),
         ("optax/0/nu/a/w", "second moment"),
         ("a/w/Ftrl_1", "linear"),
