@@ -9,9 +9,9 @@ from keras import layers
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.cpu import tuning
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.engine.device import distributed_program
 
 
 def small(*shape):
@@ -174,7 +174,7 @@ def test_estimators_have_the_same_results(tmp_path, monkeypatch):
         )
 
     found = trained(tmp_path / "tuned")
-    monkeypatch.setattr(distributed_program, "tuned", as_it_is)
+    monkeypatch.setattr(tuning, "tuned", as_it_is)
     expected = trained(tmp_path / "plain")
     assert found[0].keys() == expected[0].keys()
     compare(found, expected)
@@ -190,7 +190,7 @@ def test_keras_loops_have_the_same_results(monkeypatch):
         return history.history, loss, predicted, model.get_weights()
 
     found = fitted()
-    monkeypatch.setattr(distributed_program, "tuned", as_it_is)
+    monkeypatch.setattr(tuning, "tuned", as_it_is)
     compare(found, fitted())
 
 

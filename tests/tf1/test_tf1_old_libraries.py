@@ -85,7 +85,7 @@ def program(code):
         ("'nothing' in vars(time), len(vars(time)) == len(dir(time))", (False, True)),
         ("inspect.getmodule(np.linalg.norm), inspect.getmodule(la)", (np.linalg,) * 2),
         ("inspect.getmodule(OrderedDict) is collections", True),
-        ("importlib.reload(collections) is collections", True),
+        ("importlib.reload(time) is time", True),
         ("importlib.reload(tensorflow) is tensorflow", True),
         ("pickle.loads(pickle.dumps((np, np.sum))) == (np, np.sum)", True),
         ("copy.deepcopy(tensorflow.contrib.opt) is tensorflow.contrib.opt", True),

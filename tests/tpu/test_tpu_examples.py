@@ -131,11 +131,11 @@ def test_an_example(name, tmp_path, monkeypatch, told):
             run(name, str(tmp_path / "model"))
     except Exception:
         # After its last call it may read the results.
-        if len(dry_run.found) < len(calls):
+        if len(dry_run.plans) < len(calls):
             raise
-    assert [plan.mode for plan in dry_run.found] == calls
+    assert [plan.mode for plan in dry_run.plans] == calls
     expected = DATA_PARALLEL if name in ARE_DATA_PARALLEL else {}
-    for number, plan in enumerate(dry_run.found):
+    for number, plan in enumerate(dry_run.plans):
         topology = names[number % len(names)]
         if isinstance(plan, Refusal):
             assert topology not in own, plan.error

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         old = ScriptRecord.load(record_path(directory, "old"))
         mapping = settings["mapping"] and json.loads(
-            pathlib.Path(settings["mapping"]).read_text()
+            pathlib.Path(settings["mapping"]).read_text(encoding="utf-8")
         )
         recording = NewRecording(directory, steps, old, mapping)
     is_tf1 = is_tf1_script(script)

@@ -55,7 +55,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         report = _report(directory, options.tolerance)
     sys.stdout.write(f"{report}\n")
     if options.json is not None:
-        pathlib.Path(options.json).write_text(report.as_json())
+        pathlib.Path(options.json).write_text(report.as_json(), encoding="utf-8")
     return 0 if report.is_equal else 1
 
 
