@@ -187,7 +187,10 @@ class Walk:
         return _Value(tensor, variables, frozenset([len(self._noted) - 1]))
 
     def behind(self, result: _Value) -> tuple[tuple[Operation, ...], jax.Array]:
-        """Returns the operations that a result depends on, with their statistics."""
+        """Returns the operations that a result depends on, with their statistics.
+
+        None are known of a forward pass that runs on several devices.
+        """
         needed: set[int] = set()
         open_numbers = [*result.operations]
         while open_numbers:
@@ -196,6 +199,9 @@ class Walk:
                 needed.add(number)
                 open_numbers += self._noted[number][1]
         numbers = sorted(needed)
+        names = {self._noted[number][0].primitive.name for number in numbers}
+        if "shard_map" in names:
+            return (), jnp.zeros((0, STATISTICS))
         operations = self._renumbered(numbers, result.operations)
         statistics = [statistics_of(self._noted[number][2]) for number in numbers]
         if not statistics:
