@@ -3,7 +3,6 @@
 import argparse
 import functools
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -162,9 +161,5 @@ def _is_tf1(options: argparse.Namespace) -> bool:
     """Returns whether a script imports TensorFlow but not this package."""
     if options.tf1 is not None or options.m:
         return bool(options.tf1)
-    imported = {
-        name.partition(".")[0]
-        for source in sources.read_program(pathlib.Path(options.script))
-        for name in sources.imported_modules(source)
-    }
+    imported = sources.imported_packages(options.script)
     return "tensorflow" in imported and "keras_tpu_estimator" not in imported

@@ -153,6 +153,15 @@ def _is_hidden(path: pathlib.Path) -> bool:
     return any(part.startswith(".") for part in path.parts[1:])
 
 
+def imported_packages(script: str) -> set[str]:
+    """Returns the names of the packages that the files of a script import."""
+    return {
+        name.partition(".")[0]
+        for source in read_program(pathlib.Path(script))
+        for name in imported_modules(source)
+    }
+
+
 def run(
     script: str,
     arguments: Sequence[str] = (),

@@ -127,42 +127,29 @@ def _of_other_modes(
 ) -> Iterator[Comparison]:
     """Compares evaluations and predictions after training, where both have them."""
     count = len(first.training.steps)
-    for mode, run in (
-        (ModeKeys.EVAL, _compared_evaluations),
-        (ModeKeys.PREDICT, _compared_predictions),
+
+    def evaluations() -> Comparison:
+        old, again = first.evaluate(input_fn, count)
+        new = second.evaluate(input_fn, old)
+        return differences.of_evaluations(old, new, again, tolerance)
+
+    def predictions() -> Comparison:
+        old, again = first.predict(input_fn, count)
+        new = second.predict(input_fn, old)
+        return differences.of_predictions(old, new, again, tolerance)
+
+    for mode, compared in (
+        (ModeKeys.EVAL, evaluations),
+        (ModeKeys.PREDICT, predictions),
     ):
         if not all(can_run(context, mode) for context in contexts):
             yield Comparison((), notes=(f"Mode {mode!r} has no batch size.",))
             continue
         try:
-            yield run(first, second, input_fn, count, tolerance)
+            yield compared()
         except Exception as error:
             note = f"Mode {mode!r} is not compared: {type(error).__name__}: {error}"
             yield Comparison((), notes=(note,))
-
-
-def _compared_evaluations(
-    first: OldProgram,
-    second: NewProgram,
-    input_fn: InputFn,
-    count: int,
-    tolerance: float,
-) -> Comparison:
-    old, again = first.evaluate(input_fn, count)
-    new = second.evaluate(input_fn, old)
-    return differences.of_evaluations(old, new, again, tolerance)
-
-
-def _compared_predictions(
-    first: OldProgram,
-    second: NewProgram,
-    input_fn: InputFn,
-    count: int,
-    tolerance: float,
-) -> Comparison:
-    old, again = first.predict(input_fn, count)
-    new = second.predict(input_fn, old)
-    return differences.of_predictions(old, new, again, tolerance)
 
 
 def context_of(program: Any, directory: str) -> EstimatorContext:

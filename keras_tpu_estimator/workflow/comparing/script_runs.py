@@ -7,7 +7,6 @@ change the whole process. The new program's process receives the records of the 
 import abc
 import dataclasses
 import os
-import pathlib
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -215,9 +214,5 @@ def record_path(directory: str, role: str) -> str:
 
 def is_tf1_script(path: str) -> bool:
     """Returns whether a script imports TensorFlow but not this package."""
-    imported = {
-        name.partition(".")[0]
-        for source in sources.read_program(pathlib.Path(path))
-        for name in sources.imported_modules(source)
-    }
+    imported = sources.imported_packages(path)
     return "tensorflow" in imported and "keras_tpu_estimator" not in imported
