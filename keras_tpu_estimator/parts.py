@@ -34,6 +34,7 @@ PARTS = {
     "export": f"{_PACKAGE}.export.exporting",
     "foreign_calls": f"{_PACKAGE}.tf1.foreign_calls",
     "front_end": f"{_PACKAGE}.front_ends.keras.front_end:KERAS",
+    "graph_script": f"{_PACKAGE}.tf1.command:run",
     "hook_adapter": f"{_PACKAGE}.tf1.host.tensorflow_hook",
     "host_metrics": f"{_PACKAGE}.engine.device.traced_metrics:TracedMetrics",
     "keras_model": f"{_PACKAGE}.front_ends.keras_model.estimator_model:EstimatorModel",

@@ -13,7 +13,7 @@ from keras_tpu_estimator.workflow.comparing.script_runs import (
     NewRecording,
     OldRecording,
     ScriptRecord,
-    is_tf1_script,
+    is_tensorflow_script,
     record_path,
 )
 
@@ -32,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
             pathlib.Path(settings["mapping"]).read_text(encoding="utf-8")
         )
         recording = NewRecording(directory, steps, old, mapping)
-    is_tf1 = is_tf1_script(script)
-    run = registry.part("command tf1").run if is_tf1 else sources.run
+    is_of_graphs = is_tensorflow_script(script)
+    run = registry.part("graph_script") if is_of_graphs else sources.run
     try:
         with receiving_calls(recording):
             run(script, script_arguments, False)

@@ -35,7 +35,7 @@ def compare(
     tolerance: float = 1e-5,
     mapping: Mapping[str, str] | None = None,
 ) -> ComparisonReport:
-    """Compares two programs, such as a TensorFlow 1 program and its port.
+    """Compares two programs, such as an old program and its port.
 
     Both train from the same values with the same batches and without dropout. What
     they compute is compared in the order of computation: losses, gradients, learning

@@ -1,6 +1,6 @@
 """The calls of a script, recorded instead of executed.
 
-Each program of a comparison runs in a process of its own, because TensorFlow 1 scripts
+Each program of a comparison runs in a process of its own, because scripts of graphs
 change the whole process. The new program's process receives the records of the old one.
 """
 
@@ -212,7 +212,7 @@ def record_path(directory: str, role: str) -> str:
     return os.path.join(directory, f"{role}.record")
 
 
-def is_tf1_script(path: str) -> bool:
+def is_tensorflow_script(path: str) -> bool:
     """Returns whether a script imports TensorFlow but not this package."""
     imported = sources.imported_packages(path)
     return "tensorflow" in imported and "keras_tpu_estimator" not in imported
