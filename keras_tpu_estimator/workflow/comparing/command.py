@@ -1,6 +1,7 @@
 """The command `compare`, which compares two scripts."""
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ Both scripts run until they call `train` a second time. Their first calls of `tr
 `evaluate` and `predict` are compared, with the batches of OLD. The exit status is 0 if
 the programs are one, 1 if they differ, and 2 if one could not run.
 """
+_NOT_CALLED = "The new script makes fewer calls of `evaluate` or `predict`, which are not compared."
 _CHILD = "keras_tpu_estimator.workflow.comparing.child"
 
 
@@ -97,6 +99,8 @@ def _report(directory: str, tolerance: float) -> ComparisonReport:
         (differences.of_evaluations, old.evaluation, new.evaluation),
         (differences.of_predictions, old.prediction, new.prediction),
     ):
-        if results[-1].finding is None and of_old and of_new:
+        if of_old and not of_new:
+            new = dataclasses.replace(new, notes=(*new.notes, _NOT_CALLED))
+        elif of_old and results[-1].finding is None:
             results.append(compared(of_old[0], of_new, of_old[1], tolerance))
     return compare.report_of(results, first, new.training, new.pairing, new.notes)

@@ -60,7 +60,9 @@ def compare(
         The report: `is_equal`, `finding`, and as a text with `str`.
 
     Raises:
-        ValueError: An argument is wrong, or a program does not run.
+        ValueError: An argument is wrong, or a program does not run. Other errors of
+            the new program propagate; if the old one cannot evaluate or predict, a
+            note of the report says so.
 
     Example:
 
@@ -127,29 +129,22 @@ def _of_other_modes(
 ) -> Iterator[Comparison]:
     """Compares evaluations and predictions after training, where both have them."""
     count = len(first.training.steps)
-
-    def evaluations() -> Comparison:
-        old, again = first.evaluate(input_fn, count)
-        new = second.evaluate(input_fn, old)
-        return differences.of_evaluations(old, new, again, tolerance)
-
-    def predictions() -> Comparison:
-        old, again = first.predict(input_fn, count)
-        new = second.predict(input_fn, old)
-        return differences.of_predictions(old, new, again, tolerance)
-
-    for mode, compared in (
-        (ModeKeys.EVAL, evaluations),
-        (ModeKeys.PREDICT, predictions),
-    ):
+    calls: tuple[tuple[str, Any, Any, Callable[..., Comparison]], ...] = (
+        (ModeKeys.EVAL, first.evaluate, second.evaluate, differences.of_evaluations),
+        (ModeKeys.PREDICT, first.predict, second.predict, differences.of_predictions),
+    )
+    for mode, run_old, run_new, compared in calls:
         if not all(can_run(context, mode) for context in contexts):
             yield Comparison((), notes=(f"Mode {mode!r} has no batch size.",))
             continue
         try:
-            yield compared()
+            old, again = run_old(input_fn, count)
         except Exception as error:
-            note = f"Mode {mode!r} is not compared: {type(error).__name__}: {error}"
-            yield Comparison((), notes=(note,))
+            # Not every program has all modes.
+            note = f"Mode {mode!r} is not compared, because the old program raises "
+            yield Comparison((), notes=(f"{note}{type(error).__name__}: {error}",))
+            continue
+        yield compared(old, run_new(input_fn, old), again, tolerance)
 
 
 def context_of(program: Any, directory: str) -> EstimatorContext:

@@ -102,6 +102,7 @@ class TrainingComparison:
     def _compared(self) -> Iterator[Compared]:
         runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
         before = self._old.initial, self._new.initial, self._again.initial
+        yield from self._without_counterpart()
         yield from _rates_of_dropout(self._old.random, self._new.random)
         for number, (old, new, again) in enumerate(runs, 1):
             yield Compared(
@@ -115,6 +116,18 @@ class TrainingComparison:
         count = len(self._old.steps), len(self._new.steps)
         if count[0] != count[1]:
             yield Compared("number of steps", "", None, Difference(float("inf")))
+
+    def _without_counterpart(self) -> Iterator[Compared]:
+        """Yields the trained variables that only one of the programs has."""
+        for record, paths in (
+            (self._old, self._pairing.only_old),
+            (self._new, self._pairing.only_new),
+        ):
+            for path in paths:
+                if record.variables[path].is_trainable:
+                    yield Compared(
+                        "trained variable", path, None, Difference(float("inf"))
+                    )
 
     def _gradients(
         self, number: int, old: StepRecord, new: StepRecord, again: StepRecord
@@ -152,6 +165,12 @@ class TrainingComparison:
 
     def _explanation(self, one: Compared) -> str:
         match one.kind:
+            case "trained variable":
+                program = "old" if one.name in self._pairing.only_old else "new"
+                return (
+                    f"Only the {program} program has it. If the other one has it under "
+                    "another name, pass `mapping`."
+                )
             case "dropout":
                 return "The rates differ: " + " and ".join(
                     ", ".join(f"{rate:g}" for rate in _dropout(record.random)) or "none"
@@ -182,10 +201,10 @@ class TrainingComparison:
                 "one."
             )
         part = min(max(one.difference.relative * _PART, _LEAST), _MOST)
-        found = layers.first_difference(old, new, self._pairing.translate, part)
-        if found is None:
+        layer = layers.first_difference(old, new, self._pairing.translate, part)
+        if layer is None:
             return "The outputs of all layers are equal: compare the loss."
-        return str(found)
+        return str(layer)
 
     def _of_gradient(self, one: Compared) -> str:
         step, pair = (one.step or 1) - 1, self._pair(one.name)
@@ -286,8 +305,6 @@ def _of_changes(
     paths = pair.old, pair.new, pair.old
     if any(p not in a for p, a in zip(paths, after, strict=True)):
         return None
-    if not np.issubdtype(np.asarray(after[0][pair.old]).dtype, np.floating):
-        return None
     changes = []
     for path, values_before, values_after in zip(paths, before, after, strict=True):
         end = np.asarray(values_after[path], np.float64)
@@ -333,10 +350,13 @@ def _of_named(
                 f"All losses and variables are equal: compare how {kind}s are made."
             )
             return Comparison(tuple(compared), Finding(one, reason))
+    missing = sorted(old.keys() - new)
+    if missing:
+        one = Compared(kind, missing[0], None, Difference(float("inf")))
+        return Comparison((*compared, one), Finding(one, "The new program lacks it."))
     notes = [
-        f"Only the {which} program has the {kind} `{name}`."
-        for which, names in (("old", old.keys() - new), ("new", new.keys() - old))
-        for name in sorted(names)
+        f"Only the new program has the {kind} `{name}`."
+        for name in sorted(new.keys() - old)
     ]
     return Comparison(tuple(compared), None, tuple(notes))
 

@@ -83,6 +83,7 @@ class Observations:
         names: The names of observed tensors in training.
         random: The random operations that `model_fn` has called.
         graph: What is observed of the last graph, or `None` without one.
+        is_repeated: Whether the input is a single batch, which is repeated.
     """
 
     def __init__(self, replayed: Sequence[Batch] | None = None):
@@ -91,17 +92,22 @@ class Observations:
         self.names: tuple[str, ...] = ()
         self.random: dict[RandomOperation, None] = {}
         self.graph: GraphObservation | None = None
+        self.is_repeated = False
         self._observed_operations: tuple[Operation, ...] = ()
 
     def restart(self, replayed: Sequence[Batch] | None) -> None:
         """Begins another call, with other batches."""
         self.replayed = replayed
         self.batches = []
+        self.is_repeated = False
+
+    def batches_of(self, steps: int) -> list[Batch]:
+        """Returns the batches of some steps; arrays are the batch of each step."""
+        return self.batches * steps if self.is_repeated else self.batches[:steps]
 
     def note(self, features: Features, labels: Labels) -> None:
         """Notes a batch of the user's input."""
-        copied = jax.tree.map(np.array, (features, labels))
-        self.batches.append(Batch(*copied))
+        self.batches.append(Batch(*jax.tree.map(_copied, (features, labels))))
 
     def dataflow(self, statistics: np.ndarray) -> Dataflow | None:
         """Returns the forward pass with its statistics, or `None` if it is unknown."""
@@ -113,6 +119,11 @@ class Observations:
         """Notes what a trace of training contains."""
         self._observed_operations = operations
         self.names = tuple(names)
+
+
+def _copied(leaf: Any) -> Any:
+    """Returns a copy of an array; sparse tensors and the like do not change."""
+    return np.array(leaf) if hasattr(leaf, "__array__") else leaf
 
 
 class ObservingFrontEnd:
@@ -139,12 +150,19 @@ class ObservingFrontEnd:
         self, call: Callable[[], Any], number: int, *arguments: Any, **options: Any
     ) -> Any:
         """Returns a source of the replayed batches, or of the user's."""
+        if number:
+            raise ValueError(
+                "Programs that are compared must call `input_fn` once for each step. "
+                "Received one that calls it for each host or core. Use PER_HOST_V1 in "
+                "TPUConfig.per_host_input_for_training."
+            )
         replayed = self._observations.replayed
         if replayed is None:
             source = self._front_end.source_of(call, number, *arguments, **options)
         else:
             pairs = [(batch.features, batch.labels) for batch in replayed]
             source = source_of_call(lambda: iter(pairs), number)
+        self._observations.is_repeated = source.is_single
         # `pair_of` notes single batches.
         vars(source)["stacked_for"] = lambda *request: 0
         return source
@@ -189,13 +207,15 @@ def _observed(
 
     def step(mode: str, example: StepInput) -> Step:
         plain = step_of(mode, example)
-        if mode != ModeKeys.TRAIN:
-            return plain
         if id(plain) not in steps:
-            observed = _with_observations(plain, observations)
-            # The hooks ask for the observations before the step runs.
-            values = {path: _like(store, path) for path in plain.reads}
-            jax.eval_shape(observed.function, values, example.features, example.labels)
+            # The user's functions on the host may write files.
+            observed = dataclasses.replace(plain, hooks=(), host_call=None)
+            if mode == ModeKeys.TRAIN:
+                observed = _with_observations(observed, observations)
+                # The hooks ask for the observations before the step runs.
+                values = {path: _like(store, path) for path in plain.reads}
+                batch = example.features, example.labels
+                jax.eval_shape(observed.function, values, *batch)
             steps[id(plain)] = plain, observed
         return steps[id(plain)][1]
 
@@ -209,7 +229,6 @@ def _like(store: VariableStore, path: str) -> jax.ShapeDtypeStruct:
 
 def _with_observations(step: Step, observations: Observations) -> Step:
     """Returns a step that also outputs its observations."""
-
     graph = observations.graph
     look = _walked if graph is None else _in_graph(graph, graph.flow(step))
 
@@ -231,8 +250,8 @@ class _Named:
     def intersection(self, names: Any) -> set[str]:
         """Returns the given names that are among these."""
         observed = {n for n in names if n.startswith("compare/")}
-        others = [n for n in names if n not in observed]
-        return {*self._names.intersection(others), *observed}
+        named = [n for n in names if n not in observed]
+        return {*self._names.intersection(named), *observed}
 
 
 def _walked(step: Step, values: Any, features: Features, labels: Labels) -> Observed:

@@ -69,6 +69,8 @@ class Recorder:
             save_checkpoints_steps=_ONLY_AT_THE_END,
             resume_input=False,
             progress=False,
+            # Other services must not receive these runs.
+            metric_writers=("jsonl",),
         )
         self._estimator = _Copy(
             dataclasses.replace(
@@ -104,18 +106,13 @@ class Recorder:
             steps = min(steps, len(replayed))
         self._estimator.train(input_fn, hooks=[hook], steps=steps)
         return TrainingRecord(
-            self._batches(len(hook.steps)),
+            self._observations.batches_of(len(hook.steps)),
             hook.initial,
             hook.variables,
             hook.steps,
             hook.dataflow,
             tuple(self._observations.random),
         )
-
-    def _batches(self, count: int) -> list[Batch]:
-        """Returns the batches of some steps; an input of one batch repeats it."""
-        batches = self._observations.batches
-        return batches * count if len(batches) == 1 else batches[:count]
 
     def evaluate(
         self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
@@ -126,7 +123,7 @@ class Recorder:
             steps = min(steps, len(replayed))
         metrics = self._estimator.evaluate(input_fn, steps=steps)
         del metrics[GLOBAL_STEP]
-        return EvaluationRecord(self._batches(steps), metrics)
+        return EvaluationRecord(self._observations.batches_of(steps), metrics)
 
     def predict(
         self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
@@ -143,7 +140,7 @@ class Recorder:
             key: np.concatenate([np.atleast_1d(batch[key]) for batch in with_keys])
             for key in (with_keys[0] if with_keys else ())
         }
-        return PredictionRecord(self._observations.batches[:steps], joined)
+        return PredictionRecord(self._observations.batches[: len(with_keys)], joined)
 
 
 class _Copy(TPUEstimator):
@@ -196,12 +193,8 @@ class _RecordingHook(SessionRunHook):
     def before_run(self, run_context: Any) -> SessionRunArgs:
         """Requests everything that is compared."""
         del run_context
-        names = ["loss", *self.variables, *self._observed()]
+        names = ["loss", *self.variables, *self._observations.names]
         return SessionRunArgs({name: name for name in names})
-
-    def _observed(self) -> tuple[str, ...]:
-        # The trace that tells the names comes with the first run.
-        return self._observations.names
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Records one step."""
