@@ -21,7 +21,10 @@ Both scripts run until they call `train` a second time. Their first calls of `tr
 `evaluate` and `predict` are compared, with the batches of OLD. The exit status is 0 if
 the programs are one, 1 if they differ, and 2 if one could not run.
 """
-_NOT_CALLED = "The new script makes fewer calls of `evaluate` or `predict`, which are not compared."
+_NOT_CALLED = (
+    "The new script does not evaluate or predict as the old one does, so that part is "
+    "not compared."
+)
 _CHILD = "keras_tpu_estimator.workflow.comparing.child"
 
 

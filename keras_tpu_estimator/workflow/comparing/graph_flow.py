@@ -1,6 +1,7 @@
 """The forward pass of a TensorFlow graph, by the tensors between variables and loss."""
 
 import dataclasses
+import graphlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ class GraphFlow:
     """The operations of a graph's forward pass.
 
     Attributes:
-        operations: In the order of the graph. Sizes are those of the tensors of one
+        operations: In the order of computation. Sizes are those of the tensors of one
             run, which `sized` sets.
         names: The name of the tensor of each operation.
     """
@@ -36,9 +37,9 @@ class GraphFlow:
 
     def only(self, names: Collection[str]) -> "GraphFlow":
         """Returns the operations whose tensors have these names."""
-        kept = [n for n, name in enumerate(self.names) if name in names]
-        new = {number: position for position, number in enumerate(kept)}
-        operations = (self.operations[number] for number in kept)
+        numbers = [n for n, name in enumerate(self.names) if name in names]
+        new = {number: position for position, number in enumerate(numbers)}
+        operations = (self.operations[number] for number in numbers)
         return GraphFlow(
             tuple(
                 dataclasses.replace(
@@ -46,7 +47,7 @@ class GraphFlow:
                 )
                 for one in operations
             ),
-            tuple(self.names[number] for number in kept),
+            tuple(self.names[number] for number in numbers),
         )
 
     def sized(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Operation, ...]:
@@ -58,19 +59,17 @@ class GraphFlow:
 
 
 class _Search:
-    """The search for the operations behind a loss, in the order of the graph."""
+    """The search for the operations behind a loss, in the order of computation."""
 
     def __init__(self, loss: Any):
         self.operations: list[Operation] = []
         self.names: list[str] = []
         self._variables: dict[str, frozenset[str]] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
-        needed = _behind(loss.op)
-        for op in loss.graph.get_operations():
-            if op.name in needed:
-                self._enter(op)
-        last = self._numbers[loss.op.name]
-        crossing = {*last, *self._crossing(needed, loss.graph)}
+        ops = _in_order(loss.op)
+        for op in ops:
+            self._enter(op)
+        crossing = {*self._numbers[loss.op.name], *self._crossing(ops)}
         self.operations = [
             dataclasses.replace(one, crosses=number in crossing)
             for number, one in enumerate(self.operations)
@@ -99,11 +98,9 @@ class _Search:
         if floats:
             self._numbers[op.name] = tuple(numbers)
 
-    def _crossing(self, needed: Collection[str], graph: Any) -> Iterator[int]:
+    def _crossing(self, ops: Sequence[Any]) -> Iterator[int]:
         """Yields the operations that one which depends on other variables uses."""
-        for op in graph.get_operations():
-            if op.name not in needed:
-                continue
+        for op in ops:
             for tensor in op.inputs:
                 source = tensor.op.name
                 if self._variables[source] != self._variables[op.name]:
@@ -116,16 +113,21 @@ def _is_number(tensor: Any) -> bool:
     return is_float and tensor.shape.rank is not None
 
 
-def _behind(op: Any) -> set[str]:
-    """Returns the names of an operation and of all that it depends on."""
-    names: set[str] = set()
+def _in_order(op: Any) -> list[Any]:
+    """Returns an operation and all that it depends on, each after its inputs.
+
+    Creation has another order where the host computes tensors for an operation.
+    """
+    ops = {op.name: op}
+    inputs: dict[str, list[str]] = {}
     open_ops = [op]
     while open_ops:
         current = open_ops.pop()
-        if current.name not in names:
-            names.add(current.name)
-            open_ops += [tensor.op for tensor in current.inputs]
-    return names
+        sources = {tensor.op.name: tensor.op for tensor in current.inputs}
+        inputs[current.name] = [*sources]
+        open_ops += [source for name, source in sources.items() if name not in ops]
+        ops |= sources
+    return [ops[name] for name in graphlib.TopologicalSorter(inputs).static_order()]
 
 
 def _line_of(op: Any) -> SourceLine | None:
