@@ -12,7 +12,7 @@ _MODULES = {
     "check": "tf1_tools.check.command",
     "compare": "workflow.comparing.command",
 }
-# What each command does.
+# The purposes of the commands.
 COMMANDS = {
     "plan": "reports the cost of a script on a TPU, without needing one",
     "info": "shows the checkpoints, variables and last results of a directory",

@@ -68,7 +68,7 @@ class PlanningEstimator:
         checks.whole_steps("steps", steps, use_tpu=True)
         planner = registry.part("planner")
         call = planner.Call(self._context, input_fn, mode, steps)
-        found = planner.plans_of(call, topology, save, quick)
+        plans = planner.plans_of(call, topology, save, quick)
         if print_fn is not None:
-            print_fn(planner.as_text(found))
-        return found[0] if isinstance(topology, str) else found
+            print_fn(planner.as_text(plans))
+        return plans[0] if isinstance(topology, str) else plans

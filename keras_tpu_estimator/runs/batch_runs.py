@@ -1,4 +1,4 @@
-"""Operations that hooks run between loops, each run on a batch of its own.
+"""Operations that hooks run between loops, each time on a separate batch.
 
 In TensorFlow, `session.run(train_op)` in a hook takes the next batch of the input. GANs
 train their two networks by such hooks.

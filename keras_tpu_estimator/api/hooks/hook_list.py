@@ -79,7 +79,7 @@ class HookList:
 
     @property
     def may_train(self) -> bool:
-        """Whether a hook may run train operations of its own, after `begin`."""
+        """Whether a hook may run train operations itself, after `begin`."""
         return any(h.may_train for h in self.hooks if isinstance(h, LoopHook))
 
     def after_create_session(self, resuming: Resuming = _no_context) -> None:

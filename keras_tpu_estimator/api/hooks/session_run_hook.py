@@ -256,7 +256,7 @@ class LoopHook(SessionRunHook):
 
     @property
     def may_train(self) -> bool:
-        """Whether the hook may run train operations of its own, after `begin`."""
+        """Whether the hook may run train operations itself, after `begin`."""
         return False
 
     def start_run(self) -> None:

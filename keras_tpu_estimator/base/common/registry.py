@@ -35,14 +35,14 @@ def find(name: str) -> Any | None:
 
 def part(name: str) -> Any:
     """Returns a part that must be installed."""
-    found = find(name)
-    if found is None:
+    value = find(name)
+    if value is None:
         raise MissingPartError(
             f"The part {name!r} of this package must be installed. Received: "
             f"{_addresses.get(name, 'no address')!r}, which does not exist. Install "
             "the complete package."
         )
-    return found
+    return value
 
 
 def _imported(address: str) -> Any | None:

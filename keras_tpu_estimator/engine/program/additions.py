@@ -44,7 +44,7 @@ class StepAdditions:
         return False
 
     def batch_step(self, operations: Sequence[str], store: VariableStore) -> Any:
-        """Returns the `Step` of operations that a hook runs on a batch of their own."""
+        """Returns the `Step` of operations that a hook runs on a separate batch."""
         del store
         raise TypeError(
             "Operations must belong to a graph. Received, for a model_fn without one: "

@@ -157,16 +157,17 @@ class VariableStore:
         values: AnyArraysByPath | None = None,
         shardings: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
-        """Computes initial values, which may use given values of others."""
+        """Computes initial values, which may use current `values` of others."""
         paths = set(self.variables if paths is None else paths)
-        given = values or {}
-        made: ArraysByPath = {
+        current = values or {}
+        computed: ArraysByPath = {
             GLOBAL_STEP: jnp.int32(0),
-            **self._from_checkpoints(given),
+            **self._from_checkpoints(current),
         }
         for initial in self._initial:
-            made = initial(paths, {**made, **given}, shardings=shardings) | made
-        return {path: made[path] for path in paths}
+            available = {**computed, **current}
+            computed = initial(paths, available, shardings=shardings) | computed
+        return {path: computed[path] for path in paths}
 
     def _from_checkpoints(self, values: AnyArraysByPath) -> ArraysByPath:
         """Returns values from `init_from_checkpoint`, for variables without values."""

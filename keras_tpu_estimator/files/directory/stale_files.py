@@ -96,15 +96,15 @@ def mark_of(prefix: str, files: Named) -> str | None:
     # Most checkpoints have no marker, and need not be opened.
     if not marks:
         return None
-    there = ExistingCheckpoint.at(prefix)
-    if there.token is not None:
-        return marks.get(there.token)
+    existing = ExistingCheckpoint.at(prefix)
+    if existing.token is not None:
+        return marks.get(existing.token)
     # The file of another program also has no token.
-    is_cut = there.layout is not None and broken_uploads.is_cut_hdf5(
-        there.layout.main(prefix)
+    is_cut = existing.layout is not None and broken_uploads.is_cut_hdf5(
+        existing.layout.main(prefix)
     )
-    own = (mark for token, mark in marks.items() if token is not None)
-    return next(own, None) if is_cut else None
+    marks_of_saves = (mark for token, mark in marks.items() if token is not None)
+    return next(marks_of_saves, None) if is_cut else None
 
 
 def _token_of(path: str, named: SaveName) -> str | None:

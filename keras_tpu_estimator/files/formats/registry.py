@@ -84,7 +84,7 @@ def names() -> tuple[str, ...]:
 def format_at(prefix: str) -> CheckpointFormat | None:
     """Returns the format of the existing checkpoint at a prefix, or `None`."""
     layout = layouts.layout_at(prefix)
-    matches = (name for name, known in _LAYOUTS.items() if known is layout)
+    matches = (name for name, value in _LAYOUTS.items() if value is layout)
     name = next(matches, None)
     return None if name is None else named(name)
 

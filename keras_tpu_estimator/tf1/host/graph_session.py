@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
 
 class BatchRun(NamedTuple):
-    """A hook's operations that run on a batch of their own, by name; the variables to
+    """A hook's operations that run on a separate batch, by name; the variables to
     read afterwards; and a function that returns the results from values by name.
     """
 

@@ -17,7 +17,7 @@ from keras_tpu_estimator.tf1.lift.truncation import check_not_truncated
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphAdditions(StepAdditions):
-    """What a graph adds to a step: its own count of steps, hooks and wide integers.
+    """The additions of a graph to a step: its count of steps, hooks and wide integers.
 
     Attributes:
         graph: The graph, with the operations of its hooks.
@@ -40,7 +40,7 @@ class GraphAdditions(StepAdditions):
         return self.graph.enter_new(store)
 
     def batch_step(self, operations: Sequence[str], store: VariableStore) -> Any:
-        """Returns the `Step` of operations that a hook runs on a batch of their own."""
+        """Returns the `Step` of operations that a hook runs on a separate batch."""
         return self.graph.batch_step(operations, store)
 
     def check(self, flags: Mapping[str, jax.Array]) -> None:

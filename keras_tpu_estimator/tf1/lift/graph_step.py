@@ -314,7 +314,7 @@ class GraphStep:
 
 
 class HookedStep(GraphStep):
-    """The step of operations that a hook runs on a batch of their own.
+    """The step of operations that a hook runs on a separate batch.
 
     Its loss is zero. Random operations draw other numbers than those of the main step,
     and other ones in each run.

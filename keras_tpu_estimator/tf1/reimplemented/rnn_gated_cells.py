@@ -350,7 +350,7 @@ class IntersectionRNNCell(_Cell):
 
 
 class PhasedLSTMCell(_Cell):
-    """An LSTM whose units are open in a part of a cycle of their own.
+    """An LSTM with a cycle for each unit, in a part of which the unit is open.
 
     Args:
         num_units: The number of units.

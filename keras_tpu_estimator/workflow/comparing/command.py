@@ -65,7 +65,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 
 def _ran(directory: str, role: str, script: Sequence[str], options: Any) -> bool:
-    """Runs a script in a process of its own, and returns whether it succeeded."""
+    """Runs a script in another process, and returns whether it succeeded."""
     settings = {
         "checkpoint": options.checkpoint,
         "steps": options.steps,

@@ -116,7 +116,7 @@ def report_of(
         next((r.finding for r in results if r.finding is not None), None),
         pairing,
         (*notes, *(note for result in results for note in result.notes)),
-        (tuple(old.random), tuple(new.random)),
+        (tuple(old.dropout), tuple(new.dropout)),
     )
 
 

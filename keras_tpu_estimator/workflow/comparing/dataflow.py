@@ -211,7 +211,7 @@ class Walk:
     def _renumbered(
         self, numbers: Sequence[int], last: frozenset[int]
     ) -> tuple[Operation, ...]:
-        """Returns the operations with some numbers, which are counted anew."""
+        """Returns the operations with some numbers, and numbers these from 0."""
         new = {number: position for position, number in enumerate(numbers)}
         crossing = {*last}
         for number in numbers:

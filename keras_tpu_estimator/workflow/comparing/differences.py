@@ -11,7 +11,6 @@ from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
 from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
     PredictionRecord,
-    RandomOperation,
     StepRecord,
     TrainingRecord,
     sampled,
@@ -103,7 +102,7 @@ class TrainingComparison:
         runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
         before = self._old.initial, self._new.initial, self._again.initial
         yield from self._without_counterpart()
-        yield from _rates_of_dropout(self._old.random, self._new.random)
+        yield from _rates_of_dropout(self._old.dropout, self._new.dropout)
         for number, (old, new, again) in enumerate(runs, 1):
             yield Compared(
                 "loss", "", number, _of_three(old.loss, new.loss, again.loss)
@@ -173,7 +172,8 @@ class TrainingComparison:
                 )
             case "dropout":
                 return "The rates differ: " + " and ".join(
-                    ", ".join(f"{rate:g}" for rate in _dropout(record.random)) or "none"
+                    ", ".join(f"{rate:g}" for rate in _known_rates(record.dropout))
+                    or "none"
                     for record in (self._old, self._new)
                 )
             case "loss":
@@ -266,20 +266,19 @@ def _of_three(old: Any, new: Any, again: Any) -> Difference:
     return Difference(relative_difference(old, new), relative_difference(old, again))
 
 
-def _dropout(random: Sequence[RandomOperation]) -> list[float]:
-    rates = {one.rate for one in random if one.rate is not None}
-    return sorted(rate for rate in rates if rate)
+def _known_rates(rates: Sequence[float | None]) -> list[float]:
+    """Returns the rates that are no tensors and drop something."""
+    # TensorFlow may hold a rate in 32 bits.
+    return sorted({round(rate, 5) for rate in rates if rate})
 
 
 def _rates_of_dropout(
-    old: Sequence[RandomOperation], new: Sequence[RandomOperation]
+    old: Sequence[float | None], new: Sequence[float | None]
 ) -> Iterator[Compared]:
     """Yields the comparison of the rates, if a program has dropout."""
-    rates = _dropout(old), _dropout(new)
+    rates = _known_rates(old), _known_rates(new)
     if any(rates):
-        # TensorFlow may hold a rate in 32 bits.
-        alike = [round(rate, 5) for rate in rates[0]], [round(r, 5) for r in rates[1]]
-        difference = Difference(0.0 if alike[0] == alike[1] else 1.0)
+        difference = Difference(0.0 if rates[0] == rates[1] else 1.0)
         yield Compared("dropout", "", None, difference)
 
 

@@ -19,7 +19,6 @@ class LayerDifference:
     Attributes:
         variables: The paths of the new program's variables that the layer reads; none
             before the first layer.
-        relative: The difference of its output, by statistics.
         following: The paths that the next layers read; none before the loss.
         differs: The first operation of the new program with another result.
         old_line: The line of the old program's operation of the same layer, or `None`.
@@ -27,7 +26,6 @@ class LayerDifference:
 
     variables: tuple[str, ...]
     following: tuple[str, ...]
-    relative: float
     differs: Operation
     old_line: SourceLine | None
 
@@ -58,14 +56,14 @@ def first_difference(
     translate: Callable[[Iterable[str]], Variables],
     tolerance: float,
 ) -> LayerDifference | None:
-    """Returns the first layer whose output differs, or `None` if there is none.
+    """Returns the first layer whose output differs, or `None` if all are equal.
 
     Args:
         translate: Returns the new paths of variables of the old program.
         tolerance: The relative difference up to which statistics are equal.
     """
     olds = {g.variables: g for g in _groups(old, translate)}
-    # What depends on no batch is part of the layer that uses it.
+    # Values that depend on no batch are part of the layer that uses them.
     news = [group for group in _groups(new, frozenset) if INPUT in group.variables]
     distances = {
         group.variables: _distance(old, olds.get(group.variables), new, group)
@@ -140,7 +138,6 @@ def _described(
     return LayerDifference(
         _newest(group.variables, new.operations),
         _following(group, new.operations),
-        min(gaps[worst], 1.0),
         new.operations[first],
         next((line for line in reversed(lines) if line is not None), None),
     )

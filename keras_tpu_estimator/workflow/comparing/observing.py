@@ -32,7 +32,7 @@ from keras_tpu_estimator.workflow.comparing.dataflow import (
     statistics_of,
 )
 from keras_tpu_estimator.workflow.comparing.graph_flow import GraphFlow, computable
-from keras_tpu_estimator.workflow.comparing.records import Batch, RandomOperation
+from keras_tpu_estimator.workflow.comparing.records import Batch
 
 # The changed values and outputs of a step, its operations, and observed tensors.
 Observed: TypeAlias = tuple[Any, Outputs, tuple[Operation, ...], dict[str, jax.Array]]
@@ -43,7 +43,7 @@ RATE = "compare/rate/"
 
 
 class GraphObservation:
-    """What is observed of the TensorFlow graph that `model_fn` builds.
+    """The loss and the gradients in the TensorFlow graph that `model_fn` builds.
 
     Attributes:
         loss: The loss of the spec.
@@ -73,7 +73,7 @@ class GraphObservation:
 
 
 class Observations:
-    """What is observed of one program, in all calls.
+    """The observations of one program in all calls.
 
     Args:
         replayed: The batches that replace those of `input_fn`, or `None`.
@@ -81,8 +81,8 @@ class Observations:
     Attributes:
         batches: The batches since `restart`.
         names: The names of observed tensors in training.
-        random: The random operations that `model_fn` has called.
-        graph: What is observed of the last graph, or `None` without one.
+        dropout: The rates of the dropouts that `model_fn` has called.
+        graph: The observation of the last graph, or `None` without one.
         is_repeated: Whether the input is a single batch, which is repeated.
     """
 
@@ -90,7 +90,7 @@ class Observations:
         self.replayed = replayed
         self.batches: list[Batch] = []
         self.names: tuple[str, ...] = ()
-        self.random: dict[RandomOperation, None] = {}
+        self.dropout: dict[float | None, None] = {}
         self.graph: GraphObservation | None = None
         self.is_repeated = False
         self._observed_operations: tuple[Operation, ...] = ()
@@ -189,7 +189,7 @@ class _Quiet:
     def __call__(self, *arguments: Any) -> Any:
         graph = GraphObservation()
         with (
-            randomness.switched_off(self._observations.random),
+            randomness.without_dropout(self._observations.dropout),
             randomness.gradients_noted(graph.note_gradients),
         ):
             spec = self._call_model_fn(*arguments)

@@ -116,16 +116,16 @@ def _check(
     old: Mapping[str, VariableFacts],
     new: Mapping[str, VariableFacts],
 ) -> None:
-    for paths, known, name in (
+    for paths, variables, name in (
         (mapping.keys(), old, "keys"),
         (mapping.values(), new, "values"),
     ):
-        unknown = sorted({*paths} - known.keys())
+        unknown = sorted({*paths} - variables.keys())
         if unknown:
             raise ValueError(
                 f"The {name} of `mapping` must be paths of variables of the "
-                f"{'old' if known is old else 'new'} program. Received: "
-                f"{some(unknown)}. Choose from {some(sorted(known))}."
+                f"{'old' if variables is old else 'new'} program. Received: "
+                f"{some(unknown)}. Choose from {some(sorted(variables))}."
             )
 
 
@@ -246,7 +246,7 @@ def kind_of_state(path: str, owner: str) -> str:
 
 def _names_in(path: str, owner: str) -> Iterator[str]:
     """Yields the possible names of a state, the most likely ones first."""
-    rest = path.removeprefix(owner).strip("/")
-    rest = re.sub(f".*{re.escape(owner.replace('/', '_'))}_", "", rest)
-    yield rest.lower()
+    name = path.removeprefix(owner).strip("/")
+    name = re.sub(f".*{re.escape(owner.replace('/', '_'))}_", "", name)
+    yield name.lower()
     yield from (part.lower() for part in reversed(path.split("/")))

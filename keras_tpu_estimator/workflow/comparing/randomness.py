@@ -1,21 +1,23 @@
 """Programs without dropout, so that two of them can be compared."""
 
 import contextlib
+import numbers
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.upstream import keras_random, tensorflow_names
-from keras_tpu_estimator.workflow.comparing.records import RandomOperation
 
 
 @contextlib.contextmanager
-def switched_off(operations: dict[RandomOperation, None]) -> Iterator[None]:
-    """Makes dropout pass on its input in a `with` block, and notes its rates."""
+def without_dropout(rates: dict[float | None, None]) -> Iterator[None]:
+    """Makes dropout return its input in a `with` block, and notes its rates.
+
+    A rate that is a tensor is noted as `None`.
+    """
 
     def note(rate: Any) -> None:
-        known = float(rate) if isinstance(rate, int | float) else None
-        operations[RandomOperation("dropout", known, True)] = None
+        rates[float(rate) if isinstance(rate, numbers.Real) else None] = None
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(keras_random.without_dropout(note))
@@ -28,7 +30,7 @@ def switched_off(operations: dict[RandomOperation, None]) -> Iterator[None]:
 def gradients_noted(
     note: Callable[[Sequence[Any], Sequence[Any]], object],
 ) -> Iterator[None]:
-    """Passes on the gradients that a graph computes in a `with` block."""
+    """Passes variables and their gradients in a graph to `note` in a `with` block."""
     if "tensorflow" not in sys.modules:
         yield
         return

@@ -1,7 +1,7 @@
-"""Recorded runs of an estimator, in a directory of their own.
+"""Recorded runs of a copy of an estimator, in a separate directory.
 
-The estimator itself runs, one step at a time, with its hooks left out and without
-dropout. So what is compared is what users run.
+The copy runs one step at a time, without the user's hooks, `host_call` and dropout.
+Everything else is the code that users run.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ class Recorder:
             hook.variables,
             hook.steps,
             hook.dataflow,
-            tuple(self._observations.random),
+            tuple(self._observations.dropout),
         )
 
     def evaluate(

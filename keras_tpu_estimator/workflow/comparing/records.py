@@ -1,4 +1,4 @@
-"""What one program did in a comparison."""
+"""The records of the calls of one program."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -55,21 +55,6 @@ class StepRecord:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomOperation:
-    """A random operation that a program contains.
-
-    Attributes:
-        name: Its function, such as "dropout".
-        rate: The rate of dropout, or `None`.
-        is_switched_off: Whether the comparison ran without it.
-    """
-
-    name: str
-    rate: float | None
-    is_switched_off: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class TrainingRecord:
     """One call of `train`.
 
@@ -77,7 +62,8 @@ class TrainingRecord:
         initial: The values of all variables before the first step, by path.
         variables: The facts of the variables by path.
         dataflow: The forward pass of the first step, or `None` if it is unknown.
-        random: The random operations of the program.
+        dropout: The rates of the dropouts that the program ran without, each once;
+            `None` for rates that are tensors.
     """
 
     batches: Sequence[Batch]
@@ -85,7 +71,7 @@ class TrainingRecord:
     variables: Mapping[str, VariableFacts]
     steps: Sequence[StepRecord]
     dataflow: Dataflow | None
-    random: Sequence[RandomOperation]
+    dropout: Sequence[float | None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 from keras_tpu_estimator.workflow.comparing.differences import Compared, Finding
 from keras_tpu_estimator.workflow.comparing.pairing import Pairing
-from keras_tpu_estimator.workflow.comparing.records import RandomOperation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +19,8 @@ class ComparisonReport:
         finding: The first difference, or `None` if the programs are one.
         pairing: The variables of both programs.
         notes: What the reader should know, one sentence each.
-        random: The random operations of the old and of the new program.
+        dropout: The rates of the dropouts that were left out of the old and of the new
+            program; `None` for rates that are tensors.
     """
 
     steps: int
@@ -28,7 +28,7 @@ class ComparisonReport:
     finding: Finding | None
     pairing: Pairing | None
     notes: tuple[str, ...]
-    random: tuple[tuple[RandomOperation, ...], tuple[RandomOperation, ...]] = ((), ())
+    dropout: tuple[tuple[float | None, ...], ...] = ((), ())
 
     @property
     def is_equal(self) -> bool:
@@ -53,11 +53,10 @@ class ComparisonReport:
             ):
                 if paths:
                     yield f"Only in the {name} program: {', '.join(paths)}"
-        for name, operations in zip(("old", "new"), self.random, strict=True):
-            for each in operations:
-                state = "switched off" if each.is_switched_off else "left on"
-                rate = "" if each.rate is None else f" with rate {each.rate:g}"
-                yield f"The {name} program has {each.name}{rate}, {state}."
+        for name, rates in zip(("old", "new"), self.dropout, strict=True):
+            if rates:
+                shown = ("a tensor" if rate is None else f"{rate:g}" for rate in rates)
+                yield f"Dropout of the {name} program, left out: {', '.join(shown)}."
         yield from self._table()
         yield from self.notes
         if self.finding is None:

@@ -1,6 +1,6 @@
 """The calls of a script, recorded instead of executed.
 
-Each program of a comparison runs in a process of its own, because scripts of graphs
+Each program of a comparison runs in a separate process, because scripts of graphs
 change the whole process. The new program's process receives the records of the old one.
 """
 

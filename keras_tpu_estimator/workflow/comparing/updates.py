@@ -1,4 +1,4 @@
-"""What explains that equal gradients changed a variable differently."""
+"""Explanations of different updates by equal gradients."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def explanation(
 
 
 def multiple(old: np.ndarray, new: np.ndarray) -> float | None:
-    """Returns the factor by which two arrays differ, or `None` if there is none.
+    """Returns the factor by which two arrays differ, or `None` if it is no factor.
 
     >>> multiple(np.array([1.0, 2.0]), np.array([2.0, 4.0]))
     2.0
