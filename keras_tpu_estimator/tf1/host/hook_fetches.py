@@ -10,7 +10,6 @@ values.
 import contextlib
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,174 +17,31 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import (
     EVAL_STEP,
-    GLOBAL_STEP,
     VariableStore,
 )
 from keras_tpu_estimator.tf1.graph.building import as_in_tf2
-from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, reachable
-from keras_tpu_estimator.tf1.graph.inner_ops import check_outside
+from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
-from keras_tpu_estimator.tf1.graph.sessions import load_values
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.graph.variables import enter, enter_batch_runs
 from keras_tpu_estimator.tf1.host.graph_cut import cut
 from keras_tpu_estimator.tf1.host.graph_session import BatchRun, Request
-from keras_tpu_estimator.tf1.lift.effects import effects_of
+from keras_tpu_estimator.tf1.host.hook_components import (
+    in_components,
+    joined,
+    refuse_components,
+)
+from keras_tpu_estimator.tf1.host.host_runs import (
+    HostRun,
+    element_of,
+    host_run,
+    of_variables,
+)
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 from keras_tpu_estimator.tf1.spec import Spec
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class HostRun:
-    """Operations that assign variables, and need no inputs of a step.
-
-    Attributes:
-        fetches: A pytree of operations, tensors, variables and names.
-        names: The variables that are used.
-        assigned: The variables that may be assigned.
-    """
-
-    fetches: Any
-    feed_dict: Mapping[Any, Any]
-    model: ModelGraph
-    names: Sequence[str]
-    assigned: Sequence[str]
-
-    def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
-        """Runs the operations, and returns the fetched and the assigned values."""
-        variables = self.model.variables
-        with host_session(self.model.graph) as session:
-            variable_values = {name: values[name] for name in self.names}
-            load_values(session, variables, variable_values)
-            fetched = session.run(self.fetches, dict(self.feed_dict))
-            assigned = session.run({n: variables[n] for n in self.assigned})
-        return fetched, assigned
-
-
-def host_run(
-    model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
-) -> HostRun | None:
-    """Returns a run for the fetches of a hook, if it needs no inputs of a step.
-
-    A run that only reads variables needs no session. See `of_variables`.
-    """
-    leaves = [element_of(model.graph, leaf) for leaf in jax.tree.leaves(fetches)]
-    elements = [element for element in leaves if element is not None]
-    run = of_variables(model, fetches, elements, feed_dict or {})
-    if (
-        run is None
-        or not (run.assigned or feed_dict)
-        or len(elements) < len(leaves)
-        or not model.variables.keys() >= {*run.names}
-    ):
-        return None
-    # Only the loop increments these counters.
-    counted = (GLOBAL_STEP, EVAL_STEP)
-    assigned = [name for name in run.assigned if name not in counted]
-    return dataclasses.replace(run, assigned=assigned)
-
-
-def of_variables(
-    model: ModelGraph,
-    fetches: Any,
-    elements: Sequence[Any],
-    feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
-    needs_inputs: bool = False,
-) -> HostRun | None:
-    """Returns a run of fetches, or `None` if they need the inputs of a step, or not."""
-    definition = definition_of(model.graph)
-    ops = reachable(model.graph, elements)
-    of_steps = {tensor.op.name for tensor in model.inputs}
-    if any(op.name in of_steps for op in ops) != needs_inputs:
-        return None
-    names = [op.name for op in ops if op.type == "VarHandleOp"]
-    body = Body([definition.nodes[op.name] for op in ops], [], names)
-    assigned = effects_of(body, definition.library).last_writes
-    return HostRun(fetches, feed_dict, model, names, [*assigned])
-
-
-def element_of(graph: Any, leaf: Any) -> Any:
-    """Returns the fetched operation or tensor, or `None` for a name of this package.
-
-    The graph raises an error for other values and for other graphs.
-    """
-    import tensorflow as tf
-
-    element = leaf
-    if not isinstance(leaf, tf.Operation) and not tf.is_tensor(leaf):
-        try:
-            element = graph.as_graph_element(leaf)
-        except (KeyError, ValueError, TypeError):
-            if not isinstance(leaf, str):
-                raise
-            return None
-    check_outside("What a hook fetches", graph, element)
-    # A variable is returned as the operation of its handle.
-    return element.op if hasattr(element, "handle") else element
-
-
-class IndexedSlicesValue(NamedTuple):
-    """The arrays of `tf.IndexedSlices`, with the names that TensorFlow gives them."""
-
-    values: Any
-    indices: Any
-    dense_shape: Any
-
-
-class _Ragged(NamedTuple):
-    """The components of a ragged tensor."""
-
-    values: Any
-    row_splits: Any
-
-
-def in_components(fetches: Any) -> Any:
-    """Returns fetches with sparse and ragged tensors and `IndexedSlices` as tuples of
-    their tensors.
-    """
-    import tensorflow as tf
-
-    def components(leaf: Any) -> Any:
-        if isinstance(leaf, tf.SparseTensor):
-            parts = (leaf.indices, leaf.values, leaf.dense_shape)
-            return tf.compat.v1.SparseTensorValue(*parts)
-        if isinstance(leaf, tf.IndexedSlices):
-            return IndexedSlicesValue(leaf.values, leaf.indices, leaf.dense_shape)
-        if isinstance(leaf, tf.RaggedTensor):
-            return _Ragged(components(leaf.values), leaf.row_splits)
-        return leaf
-
-    return jax.tree.map(components, fetches)
-
-
-def _joined(results: Any) -> Any:
-    """Returns results with the ragged values that a TensorFlow session returns."""
-    import tensorflow as tf
-
-    def joined(node: Any) -> Any:
-        if not isinstance(node, _Ragged):
-            return node
-        make = tf.compat.v1.ragged.RaggedTensorValue
-        return make(joined(node.values), node.row_splits)
-
-    return jax.tree.map(joined, results, is_leaf=lambda x: isinstance(x, _Ragged))
-
-
-def _refuse_components(fetches: Any, leaves: Sequence[Any]) -> None:
-    """Raises a ValueError if fetches have components that cores cannot concatenate."""
-    for fetch in jax.tree.leaves(fetches):
-        if not any(fetch is leaf for leaf in leaves):
-            raise ValueError(
-                "On several cores hooks must fetch dense tensors, because the "
-                f"values of the cores are concatenated. Received: {fetch}. Fetch "
-                "`tf.sparse.to_dense(tensor)` or `tf.convert_to_tensor(tensor)`, or "
-                "set use_tpu=False to train on one device."
-            )
-
 
 ArraysByPath = Mapping[str, Any]
 
@@ -256,7 +112,7 @@ class FetchedGraph:
         """Returns the request for some tensors. See `HookedGraph`."""
         leaves, structure = jax.tree.flatten(in_components(fetches))
         if self._num_replicas > 1:
-            _refuse_components(fetches, leaves)
+            refuse_components(fetches, leaves)
         parts = [self._part(leaf, requested) for leaf in leaves]
 
         def results(values: ArraysByPath, ran: FetchedGraph | None) -> Any:
@@ -265,7 +121,7 @@ class FetchedGraph:
                 pairs = zip(leaves, parts, strict=True)
                 current = [ran._counterpart(leaf) or part for leaf, part in pairs]
             arrays = [part.make(values) for part in current]
-            return _joined(jax.tree.unflatten(structure, arrays))
+            return joined(jax.tree.unflatten(structure, arrays))
 
         return Request({n for part in parts for n in part.names}, results)
 
@@ -320,7 +176,7 @@ class FetchedGraph:
 
         def results(values: ArraysByPath) -> Any:
             arrays = [result(element, values) for element in elements]
-            return _joined(jax.tree.unflatten(structure, arrays))
+            return joined(jax.tree.unflatten(structure, arrays))
 
         return BatchRun(operations, [*variables], results)
 

@@ -1,7 +1,7 @@
 """Cells of `tf.contrib.rnn` with several gates."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -12,7 +12,7 @@ from keras_tpu_estimator.tf1.shims.resolving import resolve
 _cells = resolve("nn.rnn_cell")
 
 
-class _Cell(_cells.RNNCell):  # type: ignore[name-defined]
+class SizedCell(_cells.RNNCell):  # type: ignore[name-defined]
     """A cell with a state and an output of fixed sizes."""
 
     def __init__(self, state: Any, output: Any, reuse: Any = None, **options: Any):
@@ -30,11 +30,12 @@ class _Cell(_cells.RNNCell):  # type: ignore[name-defined]
         return self._sizes[1]
 
 
-def _pair(cell: Any, output: Any) -> Any:
+def state_pair(cell: Any, output: Any) -> Any:
+    """Returns the state of an LSTM."""
     return _cells.LSTMStateTuple(cell, output)
 
 
-class GRUBlockCell(_Cell):
+class GRUBlockCell(SizedCell):
     """A GRU that was one operation in TensorFlow 1, and is fused by XLA.
 
     Args:
@@ -96,7 +97,7 @@ def _dense(inputs: Any, size: int, names: tuple[str, str], bias: float) -> Any:
     return tf.matmul(inputs, kernel) + offset
 
 
-class IndyGRUCell(_Cell):
+class IndyGRUCell(SizedCell):
     """A GRU whose units depend on their own state only.
 
     Args:
@@ -141,7 +142,7 @@ class IndyGRUCell(_Cell):
         return state, state
 
 
-class IndyLSTMCell(_Cell):
+class IndyLSTMCell(SizedCell):
     """An LSTM whose units depend on their own output only.
 
     Args:
@@ -165,7 +166,7 @@ class IndyLSTMCell(_Cell):
         bias_initializer: Any = None,
         **options: Any,
     ):
-        super().__init__(_pair(num_units, num_units), num_units, reuse, **options)
+        super().__init__(state_pair(num_units, num_units), num_units, reuse, **options)
         self._forget_bias, self._activation = forget_bias, activation or tf.tanh
         self._initializers = kernel_initializer, bias_initializer
 
@@ -182,7 +183,7 @@ class IndyLSTMCell(_Cell):
         cell = cell * tf.sigmoid(f + self._forget_bias)
         cell += tf.sigmoid(i) * self._activation(j)
         output = self._activation(cell) * tf.sigmoid(o)
-        return output, _pair(cell, output)
+        return output, state_pair(cell, output)
 
 
 def _independent(
@@ -210,7 +211,7 @@ def _independent(
     return tf.matmul(inputs, kernel) + tf.tile(state, [1, count]) * weights + offset
 
 
-class GLSTMCell(_Cell):
+class GLSTMCell(SizedCell):
     """An LSTM whose inputs and units are divided into groups.
 
     Args:
@@ -237,7 +238,7 @@ class GLSTMCell(_Cell):
         reuse: Any = None,
     ):
         output = num_proj or num_units
-        super().__init__(_pair(num_units, output), output, reuse)
+        super().__init__(state_pair(num_units, output), output, reuse)
         if num_units % number_of_groups or output % number_of_groups:
             raise ValueError(
                 "`num_units` and `num_proj` must be multiples of `number_of_groups`. "
@@ -264,7 +265,7 @@ class GLSTMCell(_Cell):
         with tf.variable_scope(scope, initializer=self._initializer):
             parts = [self._gates(n, inputs, output) for n in range(self._groups)]
             i, j, f, o = (
-                tf.concat(gates, 1) + _zeros(f"bias_{name}", self._units, inputs.dtype)
+                tf.concat(gates, 1) + zeros(f"bias_{name}", self._units, inputs.dtype)
                 for name, gates in zip("ijfo", zip(*parts, strict=True), strict=True)
             )
         cell = cell * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * tf.tanh(j)
@@ -272,7 +273,7 @@ class GLSTMCell(_Cell):
         if self._projected is not None:
             with tf.variable_scope("projection"):
                 output = linear(output, self._projected, False)
-        return output, _pair(cell, output)
+        return output, state_pair(cell, output)
 
     def _gates(self, group: int, inputs: Any, output: Any) -> list[Any]:
         """Returns the four gates of a group."""
@@ -286,11 +287,12 @@ class GLSTMCell(_Cell):
         return result
 
 
-def _zeros(name: str, size: int, dtype: Any) -> Any:
+def zeros(name: str, size: int, dtype: Any) -> Any:
+    """Returns a variable of zeros, such as a bias."""
     return tf.get_variable(name, [size], dtype, tf.zeros_initializer())
 
 
-class IntersectionRNNCell(_Cell):
+class IntersectionRNNCell(SizedCell):
     """A cell with gates for its state and for its output.
 
     Args:
@@ -349,7 +351,7 @@ class IntersectionRNNCell(_Cell):
             return linear(inputs, self._units, True)
 
 
-class PhasedLSTMCell(_Cell):
+class PhasedLSTMCell(SizedCell):
     """An LSTM with a cycle for each unit, in a part of which the unit is open.
 
     Args:
@@ -375,7 +377,9 @@ class PhasedLSTMCell(_Cell):
         reuse: Any = None,
     ):
         # Times may have 64 bits.
-        super().__init__(_pair(num_units, num_units), num_units, reuse, autocast=False)
+        super().__init__(
+            state_pair(num_units, num_units), num_units, reuse, autocast=False
+        )
         self._has_peepholes, self._leak = use_peepholes, leak
         self._ratio, self._is_trained = ratio_on, trainable_ratio_on
         self._periods = math.log(period_init_min), math.log(period_init_max)
@@ -403,7 +407,7 @@ class PhasedLSTMCell(_Cell):
         opening = self._opening(time)
         cell = opening * new_cell + (1 - opening) * cell
         output = opening * tf.tanh(new_cell) * gate + (1 - opening) * output
-        return output, _pair(cell, output)
+        return output, state_pair(cell, output)
 
     def _opening(self, time: Any) -> Any:
         """Returns the opening of each unit at a time, between 0 and 1."""
@@ -437,97 +441,3 @@ class PhasedLSTMCell(_Cell):
         del partition_info
         low, high = self._periods
         return tf.exp(tf.random_uniform(shape, low, high, dtype))
-
-
-class ConvLSTMCell(_Cell):
-    """An LSTM whose gates are convolutions.
-
-    Args:
-        conv_ndims: The number of spatial axes: 1, 2 or 3.
-        input_shape: The shape of an example, with channels last.
-        output_channels: The number of channels of the output.
-        kernel_shape: The sizes of the kernel.
-        use_bias: Whether gates have a bias. Defaults to `True`.
-        skip_connection: Whether the output also contains the input. Defaults to
-            `False`.
-        forget_bias: A constant that is added to the forget gate. Defaults to 1.
-        initializers: Accepted; has no effect.
-        name: The name of the layer. Defaults to 'conv_lstm_cell'.
-
-    Raises:
-        ValueError: `input_shape` has another number of axes.
-    """
-
-    def __init__(
-        self,
-        conv_ndims: int,
-        input_shape: Sequence[int],
-        output_channels: int,
-        kernel_shape: Sequence[int],
-        use_bias: bool = True,
-        skip_connection: bool = False,
-        **options: Any,
-    ):
-        forget_bias = options.pop("forget_bias", 1.0)
-        options.pop("initializers", None)
-        if conv_ndims != len(input_shape) - 1:
-            raise ValueError(
-                f"`input_shape` must have {conv_ndims + 1} axes, because `conv_ndims` "
-                f"is {conv_ndims}. Received: {input_shape}. Add the channels at its "
-                "end."
-            )
-        sizes = list(input_shape[:-1])
-        state = tf.TensorShape([*sizes, output_channels])
-        channels = output_channels + (input_shape[-1] if skip_connection else 0)
-        super().__init__(
-            _pair(state, state),
-            tf.TensorShape([*sizes, channels]),
-            **{"name": "conv_lstm_cell", **options},
-        )
-        self._kernel = list(kernel_shape)
-        self._channels, self._has_bias = output_channels, use_bias
-        self._skips, self._forget_bias = skip_connection, forget_bias
-
-    def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Runs one step.
-
-        Args:
-            inputs: `[batch, ...]` with the `input_shape`.
-            state: A pair of such tensors with `output_channels`.
-        """
-        cell, output = state
-        joined = tf.concat([inputs, output], -1)
-        channels, dtype = 4 * self._channels, joined.dtype
-        kernel = tf.get_variable(
-            "kernel", [*self._kernel, joined.shape[-1], channels], dtype
-        )
-        gates = tf.nn.convolution(joined, kernel, "SAME")
-        if self._has_bias:
-            gates += _zeros("biases", channels, dtype)
-        i, j, f, o = tf.split(gates, 4, -1)
-        cell = cell * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * tf.tanh(j)
-        output = tf.tanh(cell) * tf.sigmoid(o)
-        if self._skips:
-            output = tf.concat([output, inputs], -1)
-        return output, _pair(cell, output)
-
-
-class Conv1DLSTMCell(ConvLSTMCell):
-    """A `ConvLSTMCell` with one spatial axis, and its other arguments."""
-
-    def __init__(self, name: str = "conv_1d_lstm_cell", **kwargs: Any):
-        super().__init__(conv_ndims=1, name=name, **kwargs)
-
-
-class Conv2DLSTMCell(ConvLSTMCell):
-    """A `ConvLSTMCell` with two spatial axes, and its other arguments."""
-
-    def __init__(self, name: str = "conv_2d_lstm_cell", **kwargs: Any):
-        super().__init__(conv_ndims=2, name=name, **kwargs)
-
-
-class Conv3DLSTMCell(ConvLSTMCell):
-    """A `ConvLSTMCell` with three spatial axes, and its other arguments."""
-
-    def __init__(self, name: str = "conv_3d_lstm_cell", **kwargs: Any):
-        super().__init__(conv_ndims=3, name=name, **kwargs)
