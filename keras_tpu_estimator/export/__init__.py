@@ -11,14 +11,16 @@ from keras_tpu_estimator.export.batching import (
     inference_on_tpu,
     model_fn_inference_on_tpu,
 )
-from keras_tpu_estimator.export.receivers import (
-    ServingInputReceiver,
-    SupervisedInputReceiver,
-    TensorServingInputReceiver,
+from keras_tpu_estimator.export.receiver_functions import (
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
     build_raw_supervised_input_receiver_fn,
     build_supervised_input_receiver_fn_from_input_fn,
+)
+from keras_tpu_estimator.export.receivers import (
+    ServingInputReceiver,
+    SupervisedInputReceiver,
+    TensorServingInputReceiver,
 )
 from keras_tpu_estimator.export.stablehlo import UnservableError
 
