@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,7 +87,17 @@ class ComparisonReport:
             )
 
     def as_json(self) -> str:
-        """Returns the report as a JSON object."""
+        """Returns the report as a JSON object; infinite differences are null."""
         described: dict[str, Any] = dataclasses.asdict(self)
         described["is_equal"] = self.is_equal
-        return json.dumps(described, default=str)
+        return json.dumps(_finite(described), default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Returns a tree of values with `None` for numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(member) for member in value]
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    return None if is_infinite else value

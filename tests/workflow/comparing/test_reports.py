@@ -1,5 +1,6 @@
 """Nothing that is left out may look like equality."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -73,6 +74,8 @@ def test_trained_variable_without_counterpart_is_a_difference() -> None:
     assert report.finding is not None, str(report)
     assert report.finding.compared.name == "more/kernel"
     assert "mapping" in report.finding.explanation
+    finding = json.loads(report.as_json())["finding"]
+    assert finding["compared"]["difference"]["relative"] is None
 
 
 def test_metric_that_only_the_old_program_has_is_a_difference() -> None:
