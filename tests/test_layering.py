@@ -5,6 +5,7 @@ a line in the table of `docs/contributing.md`.
 """
 
 import ast
+import collections
 import dataclasses
 import functools
 import graphlib
@@ -574,6 +575,14 @@ def test_files_that_the_contributing_page_names_exist() -> None:
     assert not [
         name for name in named if not any((place / name).is_file() for place in places)
     ]
+
+
+def test_names_of_test_files_are_unique() -> None:
+    # `pytest` imports test files by their names without folders.
+    names = collections.Counter(
+        file.name for file in pathlib.Path(__file__).parent.rglob("test_*.py")
+    )
+    assert not [name for name, count in names.items() if count > 1]
 
 
 # Tests of the helpers above.
