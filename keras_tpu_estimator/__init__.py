@@ -40,6 +40,7 @@ if _TYPE_CHECKING:
     from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
     from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
         CrossShardOptimizer,
+        apply_gradients,
         minimize,
     )
     from keras_tpu_estimator.api.model_fn.initialization import (
@@ -52,6 +53,7 @@ if _TYPE_CHECKING:
     from keras_tpu_estimator.api.model_fn.known_variables import (
         AUTO_REUSE,
         get_global_step,
+        get_variable,
         global_variables,
         trainable_variables,
         variable_scope,
@@ -130,6 +132,7 @@ __all__ = [
     "TrainSpec",
     "VocabInfo",
     "WarmStartSettings",
+    "apply_gradients",
     "assign_jax_params",
     "checkpoints",
     "checkpoints_iterator",
@@ -145,6 +148,7 @@ __all__ = [
     "from_keras",
     "front_ends",
     "get_global_step",
+    "get_variable",
     "global_variables",
     "gradients",
     "hooks",

@@ -8,7 +8,16 @@ from keras_tpu_estimator.api.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
 from keras_tpu_estimator.api.optimizers.layer_wise import LAMB, LARS
+from keras_tpu_estimator.api.optimizers.momentum import Momentum, RMSProp
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax
 from keras_tpu_estimator.api.optimizers.sm3 import SM3
 
-__all__ = ["LAMB", "LARS", "SM3", "AdamWeightDecay", "Optax"]
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SM3",
+    "AdamWeightDecay",
+    "Momentum",
+    "Optax",
+    "RMSProp",
+]

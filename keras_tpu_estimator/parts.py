@@ -11,6 +11,7 @@ _MODULES = {
     "tf1": "tf1.command",
     "check": "tf1_tools.check.command",
     "compare": "workflow.comparing.command",
+    "port": "tf1_tools.port.command",
 }
 # The purposes of the commands.
 COMMANDS = {
@@ -21,6 +22,7 @@ COMMANDS = {
     "tf1": "runs a TensorFlow 1 script without changes",
     "check": "reports the TensorFlow 1 calls of a script, without running it",
     "compare": "shows whether two scripts train the same model, or where they differ",
+    "port": "writes a TensorFlow 1 program as a Keras program",
 }
 # The addresses of all parts by name.
 PARTS = {

@@ -73,7 +73,7 @@ INNER_FLOORS = {
         ("compiled",),
         ("keras_model",),
     ),
-    "tf1_tools": (("tf_estimator",), ("check",)),
+    "tf1_tools": (("tf_estimator",), ("check",), ("port",)),
     "workflow": (
         ("exporters", "from_keras", "stopping_hooks"),
         ("best_exporter", "specs", "steps_exporter"),
@@ -96,6 +96,8 @@ WRITTEN = (
     "tf1_tools.tf_estimator.premade",
     "tf1_tools.tf_estimator.public_head",
 )
+# The extras whose libraries are imported when they are used.
+OPTIONAL = ("orbax", "remote", "safetensors", "tf1")
 # Libraries whose distribution and module have different names.
 DISTRIBUTIONS = {
     "google": "protobuf",
@@ -304,6 +306,11 @@ def third_party(module: str) -> Iterator[tuple[str, bool]]:
             yield name, each.at_module_level
 
 
+def is_imported_lazily(module: str) -> bool:
+    """Returns whether only a function of a command imports a module."""
+    return module.startswith("tf1_tools.port.")
+
+
 def test_all_imported_distributions_are_declared() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
@@ -311,14 +318,19 @@ def test_all_imported_distributions_are_declared() -> None:
         {re.match(r"[\w-]+", each).group() for each in requirements}
         for requirements in (
             project["project"]["dependencies"],
-            [*extras["remote"], *extras["orbax"], *extras["safetensors"]],
+            [name for extra in OPTIONAL for name in extras[extra]],
         )
     )
     undeclared = {
         (module, name)
         for module in modules()
         for name, at_module_level in third_party(module)
-        if name not in (always if at_module_level else always | lazily)
+        if name
+        not in (
+            always
+            if at_module_level and not is_imported_lazily(module)
+            else always | lazily
+        )
     }
     assert not undeclared
 
@@ -357,6 +369,7 @@ PRIVATE_ATTRIBUTES = {
     # The protected attributes for subclasses of Keras's and TensorFlow's optimizers.
     "api.optimizers.adam_weight_decay",
     "api.optimizers.layer_wise",
+    "api.optimizers.momentum",
     "api.optimizers.sm3",
     "tf1.reimplemented.opt",
     # The protected attributes for subclasses of cells.

@@ -6,7 +6,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 
@@ -36,6 +36,19 @@ from keras_tpu_estimator.base.upstream import keras_models
 GradientAndVariable = tuple[Gradient | None, keras.Variable]
 
 
+@runtime_checkable
+class PlainOptimizer(Protocol):
+    """An optimizer whose method assigns variables, as those of TensorFlow programs do.
+
+    Such a method runs while `model_fn` is traced, with combined gradients.
+    """
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[GradientAndVariable], global_step: Any = None
+    ) -> Any:
+        """Assigns new values to variables; what it returns is a train op."""
+
+
 class CrossShardOptimizer:
     """An optimizer that first averages (or sums) gradients over all replicas.
 
@@ -43,8 +56,9 @@ class CrossShardOptimizer:
     optax optimizers. On one replica it behaves like the wrapped optimizer.
 
     Args:
-        opt: A `keras.optimizers.Optimizer`, with any schedule, or an optax
-            gradient transformation.
+        opt: A `keras.optimizers.Optimizer`, with any schedule, an optax
+            gradient transformation, or your own object whose method
+            `apply_gradients(grads_and_vars, global_step)` assigns variables.
         reduction: `"mean"` (the default) or `"sum"` over the replicas.
         group_assignment: Lists of replica numbers. Each group combines only its
             own gradients, and so trains a separate model; only the first
@@ -59,7 +73,7 @@ class CrossShardOptimizer:
     Raises:
         ValueError: `reduction` or `reduce_dtype` is unknown, or
             `group_assignment` is malformed.
-        TypeError: `opt` is not an optimizer of Keras or optax.
+        TypeError: `opt` is no optimizer.
 
     Example:
 
@@ -72,17 +86,17 @@ class CrossShardOptimizer:
 
     def __init__(
         self,
-        opt: keras.optimizers.Optimizer | GradientTransformation,
+        opt: keras.optimizers.Optimizer | GradientTransformation | PlainOptimizer,
         reduction: str = "mean",
         name: str = "CrossShardOptimizer",
         group_assignment: Groups | None = None,
         reduce_dtype: ReduceDtype | None = None,
     ):
         opt = as_keras(opt)
-        if not isinstance(opt, keras.optimizers.Optimizer):
+        if not isinstance(opt, PlainOptimizer) or isinstance(opt, CrossShardOptimizer):
             raise TypeError(
-                "`opt` must be a keras.optimizers.Optimizer, or one of "
-                f"optax. Received: {shown(opt)}. Replace an optimizer of "
+                "`opt` must be a keras.optimizers.Optimizer, one of optax, or "
+                f"an object with `apply_gradients`. Received: {shown(opt)}. Replace an optimizer of "
                 "tf.train by the one of keras.optimizers with that name."
             )
         # The original's constants of tf.losses.Reduction are also accepted.
@@ -112,7 +126,7 @@ class CrossShardOptimizer:
         global_step: Any = None,
         var_list: Sequence[keras.Variable] | None = None,
         name: str | None = None,
-    ) -> TrainOp:
+    ) -> Any:
         """Returns a train op that minimizes `loss`.
 
         Args:
@@ -123,14 +137,17 @@ class CrossShardOptimizer:
             name: Accepted for compatibility. Defaults to `None`.
 
         Returns:
-            A `TrainOp`.
+            A `TrainOp`, or what your own optimizer returns.
 
         Raises:
             ValueError: The call is outside a `model_fn`, no variables exist,
                 `loss` is not a scalar, or `group_assignment` does not cover the
                 replicas.
         """
-        del global_step, name
+        del name
+        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+            pairs = self.compute_gradients(scalar(loss), var_list)
+            return self.apply_gradients(pairs, global_step)
         return TrainOp(
             self.optimizer,
             _variables("minimize", var_list),
@@ -173,7 +190,7 @@ class CrossShardOptimizer:
         grads_and_vars: Iterable[GradientAndVariable],
         global_step: Any = None,
         name: str | None = None,
-    ) -> TrainOp:
+    ) -> Any:
         """Returns a train op that sums gradients over replicas and applies
         them.
 
@@ -184,13 +201,13 @@ class CrossShardOptimizer:
             name: Accepted for compatibility. Defaults to `None`.
 
         Returns:
-            A `TrainOp`.
+            A `TrainOp`, or what your own optimizer returns.
 
         Raises:
             ValueError: No pair has a gradient, or `group_assignment` does not
                 cover the replicas.
         """
-        del global_step, name
+        del name
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise ValueError(
@@ -198,6 +215,14 @@ class CrossShardOptimizer:
                 "none: check that the loss depends on the variables."
             )
         grads, variables = zip(*pairs, strict=True)
+        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+            groups = self._several_groups()
+            sums = (
+                replica_context.sum_in_groups(g, groups, self._reduce_dtype)
+                for g in grads
+            )
+            combined = list(zip(sums, variables, strict=True))
+            return self.optimizer.apply_gradients(combined, global_step)
         return TrainOp(
             self.optimizer,
             variables,
@@ -209,7 +234,7 @@ class CrossShardOptimizer:
 
     def variables(self) -> list[keras.Variable]:
         """The existing variables of the inner optimizer."""
-        return list(self.optimizer.variables)
+        return list(getattr(self.optimizer, "variables", ()))
 
     def get_slot(self, var: keras.Variable, name: str) -> keras.Variable | None:
         """Returns the optimizer state of a variable, such as its momentum.
@@ -286,11 +311,12 @@ _OF_TENSORFLOW = {
 def minimize(
     optimizer: CrossShardOptimizer
     | keras.optimizers.Optimizer
-    | GradientTransformation,
+    | GradientTransformation
+    | PlainOptimizer,
     loss: Any,
     global_step: Any = None,
     var_list: Sequence[keras.Variable] | None = None,
-) -> TrainOp:
+) -> Any:
     """Returns a train op that minimizes `loss`, for any optimizer.
 
     Use it in a `model_fn` that makes a `CrossShardOptimizer` only if
@@ -298,13 +324,14 @@ def minimize(
     optimizer are also averaged.
 
     Args:
-        optimizer: A `CrossShardOptimizer`, or any Keras or optax optimizer.
+        optimizer: A `CrossShardOptimizer`, or any optimizer that it takes.
         loss: Scalar tensor.
         var_list: Variables to update. Defaults to all trainable ones.
         global_step: Accepted for compatibility. Defaults to `None`.
 
     Returns:
-        A `TrainOp`, for the `train_op` of a spec.
+        A `TrainOp`, for the `train_op` of a spec, or what your own optimizer
+        returns.
 
     Raises:
         ValueError: The call is outside a `model_fn`, no variables exist, or
@@ -323,6 +350,47 @@ def minimize(
     if not isinstance(optimizer, CrossShardOptimizer):
         optimizer = CrossShardOptimizer(optimizer)
     return optimizer.minimize(loss, global_step, var_list)
+
+
+def apply_gradients(
+    optimizer: CrossShardOptimizer
+    | keras.optimizers.Optimizer
+    | GradientTransformation
+    | PlainOptimizer,
+    grads_and_vars: Iterable[GradientAndVariable],
+    global_step: Any = None,
+) -> Any:
+    """Returns a train op that sums gradients over replicas and applies them.
+
+    Use it where `kte.minimize` would compute the gradients itself.
+
+    Args:
+        optimizer: A `CrossShardOptimizer`, or any optimizer that it takes.
+        grads_and_vars: Pairs of a gradient and a variable. Pairs without a gradient
+            are ignored.
+        global_step: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A `TrainOp`, for the `train_op` of a spec, or what your own optimizer
+        returns.
+
+    Raises:
+        ValueError: The call is outside a `model_fn`, or no pair has a gradient.
+        TypeError: `optimizer` is not an optimizer.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def train_op(loss):
+    ...     variables = kte.trainable_variables()
+    ...     gradients = kte.gradients(loss, variables)
+    ...     gradients, _ = kte.clip_by_global_norm(gradients, 1.0)
+    ...     pairs = zip(gradients, variables)
+    ...     return kte.apply_gradients(keras.optimizers.SGD(0.1), pairs)
+    """
+    if not isinstance(optimizer, CrossShardOptimizer):
+        optimizer = CrossShardOptimizer(optimizer)
+    return optimizer.apply_gradients(grads_and_vars, global_step)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import contextlib
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -154,6 +154,50 @@ def variable_scope(
         keras_names.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield
+
+
+def get_variable(
+    name: str,
+    shape: Sequence[int],
+    dtype: str | None = None,
+    initializer: Any = "glorot_uniform",
+    trainable: bool = True,
+) -> keras.Variable:
+    """Creates a variable under a path, or returns that of a scope with `reuse`.
+
+    For use in a `model_fn`; the counterpart of `tf.compat.v1.get_variable`. Where the
+    name is no path, `keras.Variable(initializer, shape, name=name)` does the same.
+
+    Args:
+        name: The path below the scope, such as "layer/kernel".
+        shape: The sizes of the axes.
+        dtype: The dtype. Defaults to `None`, for Keras's `floatx`.
+        initializer: An initializer of Keras, or its name. Defaults to
+            "glorot_uniform".
+        trainable: Whether optimizers update it. Defaults to `True`.
+
+    Returns:
+        A `keras.Variable`.
+
+    Raises:
+        ValueError: The call is outside a `model_fn`, or the variable exists and
+            its scope does not reuse it.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def moment_of(variable):
+    ...     path = variable.path + "/moment"
+    ...     return kte.get_variable(path, variable.shape, initializer="zeros")
+    """
+    *folders, last = name.split("/")
+    with contextlib.ExitStack() as stack:
+        if folders:
+            stack.enter_context(variable_scope("/".join(folders)))
+        initializer = keras.initializers.get(initializer)
+        return keras.Variable(
+            initializer, shape, dtype=dtype, trainable=trainable, name=last
+        )
 
 
 def _free_name(

@@ -177,8 +177,10 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
                 f"train_op={shown(train_op)}"
             )
         return None
-    sequence = isinstance(train_op, list | tuple)
-    ops = tuple(train_op) if sequence else (train_op,)
+    # Operations of a group may be groups.
+    ops = tuple(
+        jax.tree.leaves(train_op, is_leaf=lambda node: not isinstance(node, list | tuple))
+    )
     for op in ops:
         if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The names of TensorFlow 1, read from `names.toml`.
+"""The names of TensorFlow 1, read from `names.toml` and `rules.toml`.
 
 Lists beside it contain the modules of TensorFlow 1.15 that scripts import although they
 were not public, below `tf.contrib.*.python` and `tf.python.estimator`, and the other
@@ -56,7 +56,7 @@ def path_of(name: str) -> str | None:
 
 
 # The facts that an entry may contain. Each one has readers.
-_FACTS = ("source", "module", "missing", "refused", "port")
+_FACTS = ("source", "module", "missing", "refused", "port", "rule")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Entry:
         refused: The reason why it does not work in a `model_fn`, and advice.
         port: The replacement in Keras, as Markdown.
         row: The row of the page with more details.
+        rule: The replacement of a call, as a rule of `rules.toml`.
     """
 
     owner: str
@@ -84,6 +85,7 @@ class Entry:
     refused: str = ""
     port: str = ""
     row: str = ""
+    rule: str = ""
 
     def __post_init__(self) -> None:
         facts = {fact for fact in _FACTS if getattr(self, fact)}
@@ -119,12 +121,14 @@ class Row:
         section: The anchor on the page.
         before: Text that the page shows instead of the names.
         now: Text that the page shows instead of their ports.
+        same: Whether the ports take the arguments of the originals.
     """
 
     section: str
     before: str = ""
     now: str = ""
     note: str = ""
+    same: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,6 +245,11 @@ def catalogue() -> Catalogue:
         if entry.path in entries:
             raise ValueError(f"{entry.path!r} must have only one entry.")
         entries[entry.path] = entry
+    rules_of_ports = tomllib.loads(folder.joinpath("rules.toml").read_text("utf-8"))
+    for path, rule in rules_of_ports.items():
+        owner, _, name = path.rpartition(".")
+        entry = entries.get(path) or Entry(owner, name, rule=rule)
+        entries[path] = dataclasses.replace(entry, rule=rule)
     rows = {
         key: Row(section, **facts)
         for section, page in pages.items()

@@ -28,12 +28,16 @@ class Counterpart:
         now: The replacement, with names in backticks.
         note: A remark, or "".
         page: The page and section with more details.
+        same: Whether it takes the same arguments.
+        port: The replacement alone, without an example.
     """
 
     name: str
     now: str
     note: str
     page: str
+    same: bool
+    port: str
 
 
 def find(name: str) -> Counterpart | None:
@@ -49,7 +53,8 @@ def find(name: str) -> Counterpart | None:
     if entry is None:
         return None
     row = catalogue().rows[entry.row]
-    now = with_name(entry.port, path.split(".")[entry.path.count(".")])
+    port = with_name(entry.port, path.split(".")[entry.path.count(".")])
+    now = port
     is_alone = catalogue().of_row(entry.row) == [entry]
     if row.now and is_alone and now == entry.port:
         now = row.now  # An example is better if it is about this name only.
@@ -58,6 +63,8 @@ def find(name: str) -> Counterpart | None:
         _LINK.sub(r"\1", now),
         _LINK.sub(r"\1", row.note),
         f"{PAGE}#{row.section}",
+        row.same,
+        port,
     )
 
 

@@ -1,0 +1,156 @@
+"""The imports of a ported file."""
+
+import ast
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+
+from keras_tpu_estimator.base.common.sources import Source
+
+_NOTE = "# Import Keras after this package, so that Keras runs on JAX."
+_TENSORFLOW = "tensorflow.compat.v1"
+# The modules of Keras that files import by themselves.
+_PARTS = ("layers", "ops")
+
+
+class ShortNames(cst.CSTTransformer):
+    """Writes `ops.add` for `keras.ops.add`, where a file does not use that name."""
+
+    def __init__(self, parts: Sequence[str]):
+        super().__init__()
+        self._parts = frozenset(f"keras.{part}" for part in parts)
+
+    @classmethod
+    def from_source(cls, source: Source) -> "ShortNames":
+        """Finds the names that a file does not use."""
+        names = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name)}
+        names |= {n.arg for n in ast.walk(source.tree) if isinstance(n, ast.arg)}
+        names |= {
+            alias.asname or alias.name
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        return cls([part for part in _PARTS if part not in names])
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        if cst.Module([]).code_for_node(updated_node) in self._parts:
+            return updated_node.attr
+        return updated_node
+
+
+def with_imports(module: cst.Module) -> cst.Module:
+    """Returns a file that imports what it uses now, and no longer what it used."""
+    names = _read_names(module)
+    roots = {name.partition(".")[0] for name in names}
+    parts = [part for part in _PARTS if any(n.startswith(f"{part}.") for n in names)]
+    parts = [part for part in parts if part in roots]
+    added = []
+    if roots & {"kte", "keras", *parts}:
+        added += [_NOTE, "import keras_tpu_estimator as kte"]
+    if "jax" in roots:
+        added.append("import jax")
+    if "keras" in roots:
+        added.append("import keras")
+    if parts:
+        added.append(f"from keras import {', '.join(parts)}")
+    rewriting = _Imports(added, roots)
+    result = module.visit(rewriting)
+    if added and not rewriting.is_added:
+        result = result.with_changes(body=[*_lines(added), *result.body])
+    return result
+
+
+class _Imports(cst.CSTTransformer):
+    """Replaces the imports of TensorFlow."""
+
+    def __init__(self, added: list[str], roots: set[str]):
+        super().__init__()
+        self._added = added
+        self._roots = roots
+        self.is_added = False
+
+    def leave_SimpleStatementLine(
+        self,
+        original_node: cst.SimpleStatementLine,
+        updated_node: cst.SimpleStatementLine,
+    ) -> cst.BaseStatement | cst.FlattenSentinel | cst.RemovalSentinel:
+        statement = updated_node.body[0]
+        if not isinstance(statement, cst.Import | cst.ImportFrom):
+            return updated_node
+        if not re.search(r"\btensorflow\b", cst.Module([]).code_for_node(statement)):
+            return updated_node
+        lines = [] if self.is_added else _lines(self._added)
+        self.is_added = True
+        kept = self._kept(statement)
+        if kept is not None:
+            lines.append(cst.SimpleStatementLine([kept]))
+        if not lines:
+            return cst.RemoveFromParent()
+        first = lines[0]
+        lines[0] = first.with_changes(
+            leading_lines=[*updated_node.leading_lines, *first.leading_lines]
+        )
+        return cst.FlattenSentinel(lines)
+
+    def _kept(
+        self, statement: cst.Import | cst.ImportFrom
+    ) -> cst.Import | cst.ImportFrom | None:
+        """Returns the part of an import that the file still uses."""
+        names = statement.names
+        if isinstance(names, cst.ImportStar):
+            return statement
+        kept = [alias for alias in names if _bound(alias) in self._roots]
+        if not kept:
+            return None
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        source = cst.Module([]).code_for_node(statement.with_changes(names=kept))
+        source = re.sub(r"^import tensorflow as", f"import {_TENSORFLOW} as", source)
+        line = cst.parse_statement(source)
+        assert isinstance(line, cst.SimpleStatementLine)
+        (kept_statement,) = line.body
+        assert isinstance(kept_statement, cst.Import | cst.ImportFrom)
+        return kept_statement
+
+
+def _bound(alias: cst.ImportAlias) -> str:
+    name = alias.evaluated_alias or alias.evaluated_name
+    return name.partition(".")[0]
+
+
+def _lines(sources: list[str]) -> list[cst.SimpleStatementLine]:
+    """Returns import statements; a comment precedes the next one."""
+    lines, comments = [], []
+    for source in sources:
+        if source.startswith("#"):
+            comments.append(cst.EmptyLine(comment=cst.Comment(source)))
+            continue
+        line = cst.parse_statement(source)
+        assert isinstance(line, cst.SimpleStatementLine)
+        lines.append(line.with_changes(leading_lines=comments))
+        comments = []
+    return lines
+
+
+def _read_names(module: cst.Module) -> set[str]:
+    """Returns the names and dotted names that a file reads outside its imports."""
+    names: set[str] = set()
+
+    class Names(cst.CSTVisitor):
+        def visit_Import(self, node: cst.Import) -> bool:
+            return False
+
+        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+            return False
+
+        def visit_Attribute(self, node: cst.Attribute) -> None:
+            names.add(cst.Module([]).code_for_node(node))
+
+        def visit_Name(self, node: cst.Name) -> None:
+            names.add(node.value)
+
+    module.visit(Names())
+    return names

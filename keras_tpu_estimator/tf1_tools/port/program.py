@@ -1,0 +1,107 @@
+"""A program that is ported: its sources, and what its names mean at each position."""
+
+import ast
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping
+
+from keras_tpu_estimator.base.common.sources import (
+    current_folder,
+    folders_on_path,
+    read_program,
+)
+from keras_tpu_estimator.tf1.names.catalogue import Entry, catalogue
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_of
+from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
+from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
+
+# The line and column of the first and of the last character, and the kind of node.
+Position = tuple[int, int, int, int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """An expression of a file, with the scope that gives names their meaning."""
+
+    node: ast.expr
+    scope: Scope
+    program: "Program" = dataclasses.field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The full name that the expression means, such as "tf.nn.relu", or ""."""
+        meaning = self.scope.meaning(self.node)
+        return canonical(meaning) if isinstance(meaning, str) else ""
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of object that the expression refers to, if it is certain."""
+        return self.program.kinds.kind(self.scope, self.node)
+
+    @property
+    def region(self) -> Region:
+        """The region of the code."""
+        return self.program.regions.region(self.scope)
+
+    @property
+    def value(self) -> "Place":
+        """The expression whose attribute or item this is, or that this calls."""
+        node = self.node
+        if isinstance(node, ast.Call):
+            return dataclasses.replace(self, node=node.func)
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            return dataclasses.replace(self, node=node.value)
+        return self
+
+
+class Program:
+    """The modules of a program, by name."""
+
+    def __init__(self, path: pathlib.Path):
+        current, on_path = current_folder(), folders_on_path()
+        folders = [current, *on_path] if current and not path.is_dir() else []
+        self.path = path
+        self.sources = read_program(path, folders)
+        self.modules: Mapping[str, Scope] = scopes_of(self.sources)
+        self.regions = Regions.from_program(self.modules)
+        self.kinds = Kinds(self.modules)
+
+    def places(self, module: Scope) -> dict[Position, Place]:
+        """Returns the expressions of a module, by position."""
+        lines = module.source.path.read_text("utf-8").splitlines()
+
+        def column(line: int, offset: int) -> int:
+            text = lines[line - 1]
+            if text.isascii():
+                return offset
+            return len(text.encode()[:offset].decode())
+
+        return {
+            (
+                node.lineno,
+                column(node.lineno, node.col_offset),
+                node.end_lineno or 0,
+                column(node.end_lineno or 0, node.end_col_offset or 0),
+                type(node).__name__,
+            ): Place(node, scope, self)
+            for scope, node in module.walk()
+            if isinstance(node, ast.expr)
+        }
+
+
+@functools.cache
+def entry_of(name: str) -> Entry | None:
+    """Returns the entry of a TensorFlow name itself."""
+    path = name.removeprefix("tf.")
+    entries = catalogue().entries
+    return entries.get(path) or entries.get(catalogue().moved(path))
+
+
+def is_supplied(name: str) -> bool:
+    """Returns whether `tensorflow.compat.v1` still has a name."""
+    path = name.removeprefix("tf.")
+    if path.startswith(("contrib.", "python.", "layers.", "nn.rnn_cell.")):
+        return False
+    entry = entry_of(name)
+    return not (entry and (entry.missing or entry.source))

@@ -1,0 +1,489 @@
+"""A file of a program, rewritten from its expressions outward.
+
+An expression is replaced by its rule. Where Keras needs no counterpart, it becomes
+`NOTHING`, which takes its argument, statement or `with` block along. What cannot be
+replaced stays as it was, and its statement gets a marker.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+from libcst import matchers
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from keras_tpu_estimator.base.common.sources import Source
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1_tools.port import layout, methods, special
+from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
+from keras_tpu_estimator.tf1_tools.port.markers import Marker
+from keras_tpu_estimator.tf1_tools.port.program import (
+    Place,
+    Program,
+    entry_of,
+    is_supplied,
+)
+from keras_tpu_estimator.tf1_tools.port.regions import Region
+from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
+from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
+from keras_tpu_estimator.tf1_tools.port.values import UnportableError
+
+# The sections of `docs/migrating.md` whose names a whole program has, and not only its
+# steps.
+_EVERYWHERE = ("1-imports-and-settings", "8-checkpoints")
+_EVERYWHERE_TOO = ("7-metrics-hooks-and-summaries",)
+_DOTTED = re.compile(r"`((?:keras|kte|jax|absl)(?:\.\w+)+)`")
+_LITERAL = re.compile(r"`(\"\w+\"|None)`")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ported:
+    """A ported file.
+
+    Attributes:
+        code: The new source.
+        sites: The number of uses of TensorFlow that had to change.
+        markers: The places that a person has to write.
+    """
+
+    source: Source
+    code: str
+    sites: int
+    markers: tuple[Marker, ...]
+
+    @property
+    def rewritten(self) -> int:
+        """The number of uses that were changed."""
+        return self.sites - len(self.markers)
+
+
+def port_file(program: Program, source: Source) -> Ported:
+    """Returns a file of a program as Keras code."""
+    text = source.path.read_text("utf-8")
+    wrapper = MetadataWrapper(cst.parse_module(text))
+    rewriting = _Rewriting(program, source, layout.width_of(text))
+    module = wrapper.visit(rewriting)
+    if rewriting.sites:
+        module = with_imports(module.visit(rewriting.names))
+    return Ported(source, module.code, rewriting.sites, tuple(rewriting.markers))
+
+
+class _Rewriting(cst.CSTTransformer):
+    """Replaces the expressions of a file, and marks statements."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, program: Program, source: Source, width: int):
+        super().__init__()
+        self._places = program.places(program.modules[source.module])
+        self._width = width
+        self._uses: dict[cst.CSTNode, str] = {}
+        self._callees: set[cst.CSTNode] = set()
+        self._parts: set[cst.CSTNode] = set()
+        self._pending: list[list[Marker]] = []
+        self._empty: set[str] = set()
+        self.names = ShortNames.from_source(source)
+        self.sites = 0
+        self.markers: list[Marker] = []
+
+    # Names.
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self._callees.add(node.func)
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        self._find(node)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self._find(node)
+
+    def _find(self, node: cst.Name | cst.Attribute) -> None:
+        """Records the longest part of a dotted name that the catalogue has."""
+        if node in self._parts:
+            return
+        place = self._place(node)
+        inner: cst.CSTNode = node
+        while isinstance(inner, cst.Attribute):
+            self._parts |= {inner.value, inner.attr}
+            inner = inner.value
+        if place is None or not place.name.startswith("tf."):
+            return
+        name, part = place.name, node
+        while name.startswith("tf."):
+            if _is_listed(name):
+                self._uses[part] = name
+                return
+            if not isinstance(part, cst.Attribute) or not isinstance(
+                part.value, cst.Name | cst.Attribute
+            ):
+                break
+            name, part = name.rpartition(".")[0], part.value
+        if porting.find(place.name):
+            self._uses[node] = place.name
+
+    def leave_Name(
+        self, original_node: cst.Name, updated_node: cst.Name
+    ) -> cst.BaseExpression:
+        if updated_node.value in self._empty and original_node not in self._parts:
+            return NOTHING
+        return self._left(original_node, updated_node)
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        result = self._left(original_node, updated_node)
+        place = self._place(original_node)
+        if result is updated_node and place and place.region is Region.STEP:
+            return self._tried(
+                place, updated_node, lambda: methods.attribute(place, updated_node)
+            )
+        return result
+
+    def _left(
+        self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
+    ) -> cst.BaseExpression:
+        """Returns the counterpart of a name that is not called."""
+        name = self._uses.get(original, "")
+        place = self._place(original)
+        if not name or original in self._callees or place is None:
+            return updated
+        if not self._changes(name, place):
+            return updated
+        return self._tried(place, updated, lambda: _reference(name), name)
+
+    # Calls.
+
+    def leave_Call(
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> cst.BaseExpression:
+        place = self._place(original_node)
+        if place is None:
+            return updated_node
+        name = self._uses.get(original_node.func, "")
+        if name:
+            if not self._changes(name, place):
+                return updated_node
+            return self._tried(
+                place, updated_node, lambda: self._called(name, place, updated_node)
+            )
+        return self._tried(
+            place, updated_node, lambda: methods.call(place, updated_node)
+        )
+
+    def _called(
+        self, name: str, place: Place, call: cst.Call
+    ) -> cst.BaseExpression:
+        """Returns the counterpart of a call."""
+        if name in special.CALLS:
+            return special.CALLS[name](place, call.args)
+        entry = entry_of(name)
+        if entry and entry.rule:
+            return layout.arranged(call, _expanded(entry.rule, call))
+        if any(is_nothing(argument.value) for argument in call.args):
+            raise UnportableError(porting.advice(name))
+        reference = _reference(name)
+        if is_nothing(reference):
+            return NOTHING
+        return call.with_changes(func=reference)
+
+    def _changes(self, name: str, place: Place) -> bool:
+        """Returns whether code of this region uses another name in a port."""
+        counterpart = porting.find(name)
+        entry = entry_of(name)
+        section = ""
+        if entry and entry.row:
+            section = catalogue().rows[entry.row].section
+        region = place.region
+        if name.startswith(("tf.data.", "tf.flags", "tf.app.", "tf.logging.")):
+            return False
+        if section in _EVERYWHERE or (
+            section in _EVERYWHERE_TOO and not name.startswith("tf.summary.")
+        ):
+            return bool(counterpart) and "the same" not in (entry.port if entry else "")
+        if region is Region.STEP:
+            return not (entry and "in `input_fn`" in entry.port)
+        return region is not Region.BOTH and not is_supplied(name) or (
+            region is Region.BOTH and bool(entry and entry.port)
+        )
+
+    def _tried(
+        self,
+        place: Place,
+        node: cst.BaseExpression,
+        replace: "special.Replace",
+        name: str = "",
+    ) -> cst.BaseExpression:
+        """Returns a replacement, or the node and a marker where none is certain."""
+        try:
+            if place.region is Region.BOTH and place.name:
+                raise UnportableError(
+                    "`input_fn` and the model both use it; write two functions"
+                )
+            result = replace()
+        except UnportableError as error:
+            self.sites += 1
+            label = name or place.value.name or place.name or special.source_of(node)
+            line = getattr(place.node, "lineno", 0)
+            marker = Marker(line, label, str(error))
+            self._pending[-1].append(marker)
+            return node
+        if result is not node:
+            self.sites += 1
+        return result
+
+    def _place(self, node: cst.CSTNode) -> Place | None:
+        where = self.get_metadata(PositionProvider, node, None)
+        if not isinstance(where, CodeRange):
+            return None
+        start, end = where.start, where.end
+        key = (start.line, start.column, end.line, end.column, type(node).__name__)
+        return self._places.get(key)
+
+    # What surrounds an expression without a counterpart.
+
+    def leave_Arg(
+        self, original_node: cst.Arg, updated_node: cst.Arg
+    ) -> cst.Arg | cst.RemovalSentinel:
+        if updated_node.keyword and is_nothing(updated_node.value):
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def leave_Element(
+        self, original_node: cst.Element, updated_node: cst.Element
+    ) -> cst.Element | cst.RemovalSentinel:
+        if is_nothing(updated_node.value):
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def leave_List(
+        self, original_node: cst.List, updated_node: cst.List
+    ) -> cst.BaseExpression:
+        if original_node.elements and not updated_node.elements:
+            return NOTHING
+        return updated_node
+
+    # Statements.
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:
+        self._pending.append([])
+
+    def leave_SimpleStatementLine(
+        self,
+        original_node: cst.SimpleStatementLine,
+        updated_node: cst.SimpleStatementLine,
+    ) -> cst.BaseStatement | cst.RemovalSentinel:
+        markers = self._pending.pop()
+        kept = [
+            statement
+            for statement in updated_node.body
+            if not self._is_removed(statement)
+        ]
+        if not kept:
+            return cst.RemoveFromParent()
+        result = updated_node.with_changes(body=kept)
+        if _has_nothing(result):
+            markers = markers or [self._unfinished(original_node)]
+            result = original_node
+        if not result.deep_equals(original_node):
+            where = self.get_metadata(PositionProvider, original_node)
+            assert isinstance(where, CodeRange)
+            short = result.visit(self.names)
+            result = layout.fitted(short, where.start.column, self._width)
+        return self._marked(result, markers)
+
+    def _is_removed(self, statement: cst.BaseSmallStatement) -> bool:
+        value = getattr(statement, "value", None)
+        if value is None or not is_nothing(value):
+            return False
+        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0].target
+            if isinstance(target, cst.Name):
+                self._empty.add(target.value)
+                return True
+            return False
+        return isinstance(statement, cst.Expr | cst.Return)
+
+    def _unfinished(self, node: cst.CSTNode) -> Marker:
+        where = self.get_metadata(PositionProvider, node)
+        assert isinstance(where, CodeRange)
+        text = special.source_of(node).strip().partition("\n")[0]
+        return Marker(where.start.line, text, "Keras has no counterpart of its value")
+
+    def _marked(
+        self, node: cst.SimpleStatementLine, markers: Sequence[Marker]
+    ) -> cst.SimpleStatementLine:
+        self.markers += markers
+        comments = [line for m in markers for line in m.lines(self._width)]
+        return node.with_changes(leading_lines=[*node.leading_lines, *comments])
+
+    def visit_If(self, node: cst.If) -> None:
+        self._pending.append([])
+
+    def leave_If(
+        self, original_node: cst.If, updated_node: cst.If
+    ) -> cst.BaseStatement | cst.RemovalSentinel:
+        if _is_empty(updated_node.body) and updated_node.orelse is None:
+            self.markers += self._pending.pop()
+            return cst.RemoveFromParent()
+        return self._compound(original_node, updated_node, "test")
+
+    def visit_While(self, node: cst.While) -> None:
+        self._pending.append([])
+
+    def leave_While(
+        self, original_node: cst.While, updated_node: cst.While
+    ) -> cst.BaseStatement:
+        return self._compound(original_node, updated_node, "test")
+
+    def visit_For(self, node: cst.For) -> None:
+        self._pending.append([])
+
+    def leave_For(
+        self, original_node: cst.For, updated_node: cst.For
+    ) -> cst.BaseStatement:
+        return self._compound(original_node, updated_node, "iter")
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._pending.append([])
+        self._outer = (getattr(self, "_outer", None), self._empty)
+        self._empty = set(self._empty)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.BaseStatement:
+        self._outer, self._empty = self._outer
+        return self._compound(original_node, updated_node, "params")
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._pending.append([])
+
+    def leave_ClassDef(
+        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
+    ) -> cst.BaseStatement:
+        bases = [base for base in updated_node.bases if not is_nothing(base.value)]
+        if not bases and original_node.bases:
+            updated_node = updated_node.with_changes(
+                lpar=cst.MaybeSentinel.DEFAULT, rpar=cst.MaybeSentinel.DEFAULT
+            )
+        updated_node = updated_node.with_changes(bases=bases)
+        return self._compound(original_node, updated_node, "bases")
+
+    def visit_With(self, node: cst.With) -> None:
+        self._pending.append([])
+
+    def leave_With(
+        self, original_node: cst.With, updated_node: cst.With
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        items = [
+            item
+            for item in updated_node.items
+            if item.asname is not None or not is_nothing(item.item)
+        ]
+        if items:
+            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            updated_node = updated_node.with_changes(items=items)
+            return self._compound(original_node, updated_node, "items")
+        self.markers += (markers := self._pending.pop())
+        comments = [line for m in markers for line in m.lines(self._width)]
+        statements = [*updated_node.body.body]
+        if statements and isinstance(statements[0], _WithLeadingLines):
+            first = statements[0]
+            lines = (*updated_node.leading_lines, *comments, *first.leading_lines)
+            statements[0] = first.with_changes(leading_lines=lines)
+        return cst.FlattenSentinel(statements)  # type: ignore[type-var]
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        if updated_node.body:
+            return updated_node
+        return updated_node.with_changes(
+            body=[cst.SimpleStatementLine([cst.Pass()])]
+        )
+
+    def _compound(
+        self,
+        original: cst.BaseCompoundStatement,
+        updated: cst.BaseCompoundStatement,
+        header: str,
+    ) -> cst.BaseCompoundStatement:
+        """Returns a statement with a body, and marks what its header left."""
+        markers = self._pending.pop()
+        values = getattr(updated, header)
+        parts = values if isinstance(values, Sequence) else [values]
+        if any(map(_has_nothing, parts)):
+            markers = markers or [self._unfinished(original.with_changes(body=_EMPTY))]
+            updated = updated.with_changes(**{header: getattr(original, header)})
+        self.markers += markers
+        comments = [line for m in markers for line in m.lines(self._width)]
+        lines = (*updated.leading_lines, *comments)  # type: ignore[attr-defined]
+        return updated.with_changes(leading_lines=lines)
+
+
+_WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+_EMPTY = cst.SimpleStatementSuite([cst.Pass()])
+
+
+def _is_empty(body: cst.BaseSuite) -> bool:
+    """Returns whether a block contains only `pass`."""
+    return all(
+        isinstance(line, cst.SimpleStatementLine)
+        and all(isinstance(statement, cst.Pass) for statement in line.body)
+        for line in body.body
+    )
+
+
+def _has_nothing(node: cst.CSTNode) -> bool:
+    return bool(matchers.findall(node, matchers.Name(NOTHING.value)))
+
+
+def _is_listed(name: str) -> bool:
+    """Returns whether the catalogue has a counterpart of a name itself."""
+    entry = entry_of(name)
+    return name in special.CALLS or bool(entry and (entry.port or entry.rule))
+
+
+def _reference(name: str) -> cst.BaseExpression:
+    """Returns the counterpart of a name that is passed on, or called as it was."""
+    entry = entry_of(name)
+    if entry and entry.rule:
+        return _function(entry.rule, name)
+    counterpart = porting.find(name)
+    text = counterpart.port if counterpart else ""
+    if text == "nothing":
+        return NOTHING
+    constant, dotted = _LITERAL.fullmatch(text), _DOTTED.fullmatch(text)
+    if constant:
+        return cst.parse_expression(constant[1])
+    if dotted and counterpart and counterpart.same:
+        return cst.parse_expression(dotted[1])
+    raise UnportableError(porting.advice(name))
+
+
+def _function(rule_source: str, name: str) -> cst.BaseExpression:
+    """Returns the function that a rule calls with the original's arguments."""
+    rule = Rule.from_source(rule_source)
+    if rule.code == "nothing":
+        return NOTHING
+    template = cst.parse_expression(rule.code)
+    if isinstance(template, cst.SimpleString):
+        return template
+    needed = [p.name for p in rule.parameters if not p.is_optional]
+    if isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute):
+        values = [special.source_of(argument.value) for argument in template.args]
+        if values and values[0] == needed[0]:
+            return template.func
+        if not values or values[0] in ("stddev", "1.0"):
+            return template.func
+    raise UnportableError(porting.advice(name))
+
+
+def _expanded(rule_source: str, call: cst.Call) -> cst.BaseExpression:
+    rule = Rule.from_source(rule_source)
+    if rule.code == "nothing":
+        return NOTHING
+    if any(is_nothing(argument.value) for argument in call.args):
+        raise UnportableError("one of its arguments has no counterpart")
+    return expand(rule, call.args)

@@ -1,0 +1,273 @@
+"""Calls whose counterparts depend on more than their arguments."""
+
+import ast
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from keras_tpu_estimator.tf1_tools.port.kinds import Kind
+from keras_tpu_estimator.tf1_tools.port.program import Place
+from keras_tpu_estimator.tf1_tools.port.rules import Rule, ended, expand
+from keras_tpu_estimator.tf1_tools.port.values import (
+    UnportableError,
+    embedded,
+    literal,
+    source_of,
+)
+
+# Stands for what Keras needs no counterpart of, until the code around it is known.
+NOTHING = cst.Name("__nothing__")
+
+
+def is_nothing(node: cst.CSTNode) -> bool:
+    """Returns whether an expression has no counterpart."""
+    return isinstance(node, cst.Name) and node.value == NOTHING.value
+
+
+def code(source: str, **parts: cst.BaseExpression) -> cst.BaseExpression:
+    """Returns code with expressions in the place of names in braces."""
+    texts = {name: source_of(part) for name, part in parts.items()}
+    return cst.parse_expression(source.format(**texts))
+
+
+# Variables.
+
+_VARIABLE = Rule.from_source(
+    "(name, shape, dtype: 'float32'|None|tf.float32, initializer='glorot_uniform',"
+    " regularizer: None, trainable: True|None, collections-, caching_device-,"
+    " partitioner: None, validate_shape-, use_resource-, custom_getter: None)"
+    " -> nothing"
+)
+
+
+def get_variable(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a Keras variable, which takes its initializer first."""
+    bound = _VARIABLE.bound(arguments)
+    for parameter in _VARIABLE.parameters:
+        argument = bound.get(parameter.name)
+        if parameter.name in ("regularizer", "partitioner", "custom_getter"):
+            if argument and source_of(argument.value) != "None":
+                raise UnportableError(f"`{parameter.name}=` has no counterpart")
+    name = bound["name"].value
+    try:
+        is_plain = "/" not in str(literal(name))
+    except ValueError:
+        is_plain = False
+    if "shape" not in bound:
+        template = "keras.Variable(initializer, dtype=..., trainable=..., name=name)"
+    elif is_plain:
+        template = (
+            "keras.Variable(initializer, shape, dtype=..., trainable=..., name=name)"
+        )
+    else:
+        template = (
+            "kte.get_variable(name, shape, dtype=..., initializer=..., trainable=...)"
+        )
+        bound.setdefault("initializer", cst.Arg(cst.SimpleString('"glorot_uniform"')))
+    parameters = "name, shape, dtype, initializer='glorot_uniform', trainable"
+    rule = Rule.from_source(f"({parameters}) -> {template}".replace("'", '"'))
+    kept = [
+        argument.with_changes(keyword=cst.Name(name))
+        for name, argument in bound.items()
+        if name in ("name", "shape", "initializer")
+        or (name == "dtype" and not _is_float32(argument.value))
+        or (name == "trainable" and source_of(argument.value) != "True")
+    ]
+    return expand(rule, kept)
+
+
+def _is_float32(node: cst.BaseExpression) -> bool:
+    return source_of(node).strip("\"'") in ("float32", "tf.float32", "None")
+
+
+# Updates.
+
+
+def group(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns the list of the operations, or the only one."""
+    operations = [
+        argument
+        for argument in arguments
+        if argument.keyword is None and not is_nothing(argument.value)
+    ]
+    if not operations:
+        return NOTHING
+    if len(operations) == 1 and not operations[0].star:
+        return operations[0].value
+    if len(operations) == 1 and isinstance(operations[0].value, cst.Name):
+        return operations[0].value
+    starred = (f"{a.star}{source_of(embedded(a.value))}" for a in operations)
+    return cst.parse_expression(f"[{', '.join(starred)}]")
+
+
+def get_collection(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns nothing for updates of layers, which Keras makes by itself."""
+    assert isinstance(place.node, ast.Call)
+    key = ast.unparse(place.node.args[0]) if place.node.args else ""
+    if key.endswith("UPDATE_OPS") or "update_ops" in key:
+        return NOTHING
+    if key.endswith("TRAINABLE_VARIABLES") and len(arguments) == 1:
+        return cst.parse_expression("kte.trainable_variables()")
+    raise UnportableError("collections have no counterpart; pass on the values")
+
+
+def gradients(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns gradients by variables."""
+    rule = Rule.from_source(
+        "(ys, xs, grad_ys: None, name-, colocate_gradients_with_ops-, gate_gradients-,"
+        " aggregation_method-, stop_gradients: None) -> kte.gradients(ys, xs)"
+    )
+    assert isinstance(place.node, ast.Call)
+    by = place.node.args[1:2] or [k.value for k in place.node.keywords if k.arg == "xs"]
+    for node in by:
+        if place.program.kinds.kind(place.scope, node) is Kind.TENSOR:
+            raise UnportableError("use `jax.grad` for gradients by a tensor")
+    return expand(rule, arguments)
+
+
+# Losses.
+
+_SPARSE = Rule.from_source(
+    "(labels, logits, weights: 1.0, scope-, loss_collection-, reduction: None)"
+    " -> keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, logits)"
+)
+# The sum over the number of labels whose weight is not zero.
+_WEIGHTED = Rule.from_source(
+    "(labels, logits, weights, scope-, loss_collection-, reduction: None)"
+    " -> keras.ops.divide_no_nan("
+    'keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")'
+    "(labels, logits, sample_weight=weights), "
+    "keras.ops.count_nonzero("
+    "keras.ops.broadcast_to(weights, keras.ops.shape(simple(labels)))))"
+)
+
+
+def sparse_softmax_cross_entropy(
+    place: Place, arguments: Sequence[cst.Arg]
+) -> cst.BaseExpression:
+    """Returns the mean, or the sum of losses over the number of weights."""
+    weights = _SPARSE.bound(arguments).get("weights")
+    is_one = weights is None or source_of(weights.value) in ("1", "1.0")
+    return expand(_SPARSE if is_one else _WEIGHTED, arguments)
+
+
+# Operations.
+
+
+def identity(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns the tensor, under its name if it has one."""
+    bound = Rule.from_source("(input, name) -> nothing").bound(arguments)
+    if "name" not in bound:
+        return bound["input"].value
+    return code(
+        "kte.identity({x}, name={name})", x=bound["input"].value, name=bound["name"].value
+    )
+
+
+def einsum(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns the same call, without a name."""
+    kept = [argument for argument in arguments if argument.keyword is None]
+    return cst.Call(cst.parse_expression("keras.ops.einsum"), ended(kept))
+
+
+_DROPOUT = Rule.from_source(
+    "(x, keep_prob, noise_shape: None, seed: None, name-)"
+    " -> keras.layers.Dropout(complement(keep_prob))(x, training=True)"
+)
+_DROPOUT_BY_RATE = Rule.from_source(
+    "(x, keep_prob: None, noise_shape: None, seed: None, name-, rate)"
+    " -> keras.layers.Dropout(rate)(x, training=True)"
+)
+
+
+def dropout(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a layer that always drops units."""
+    by_rate = "rate" in _DROPOUT_BY_RATE.bound(arguments)
+    return expand(_DROPOUT_BY_RATE if by_rate else _DROPOUT, arguments)
+
+
+_LAYER_NORM = Rule.from_source(
+    "(inputs, center, scale, activation_fn: None, reuse: None, variables_collections-,"
+    " outputs_collections-, trainable, begin_norm_axis: -1, begin_params_axis: -1,"
+    " scope='LayerNorm') -> keras.layers.LayerNormalization(center=..., scale=...,"
+    " epsilon=1e-12, trainable=..., name=scope)(inputs)".replace("'", '"')
+)
+
+
+def layer_norm(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a normalization of the last axis."""
+    bound = _LAYER_NORM.bound(arguments)
+    axis = bound.get("begin_norm_axis")
+    if axis is None:
+        raise UnportableError(
+            "it normalizes all axes but the first; pass `axis=` with these to "
+            "`keras.layers.LayerNormalization`"
+        )
+    scope = bound.get("scope")
+    if scope is not None and not isinstance(scope.value, cst.SimpleString):
+        name = code('{scope} or "LayerNorm"', scope=embedded(scope.value))
+        bound["scope"] = scope.with_changes(value=name)
+    kept = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
+    return expand(_LAYER_NORM, kept)
+
+
+# Sizes.
+
+
+def shape(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns the shape, which is made of Python's numbers."""
+    first = Rule.from_source("(input, name-, out_type-) -> nothing").bound(arguments)
+    return cst.Attribute(embedded(first["input"].value), cst.Name("shape"))
+
+
+# Optimizers.
+
+
+def minimize(place: Place, call: cst.Call, owner: cst.BaseExpression) -> cst.Call:
+    """Returns a call of `kte.minimize`, which takes any optimizer."""
+    rule = Rule.from_source(
+        "(loss, global_step-, var_list, gate_gradients-, aggregation_method-,"
+        " colocate_gradients_with_ops-, name-, grad_loss: None)"
+        f" -> kte.minimize({source_of(owner)}, loss, var_list=...)"
+    )
+    return _call(expand(rule, call.args))
+
+
+def apply_gradients(
+    place: Place, call: cst.Call, owner: cst.BaseExpression
+) -> cst.Call:
+    """Returns a call of `kte.apply_gradients`, which takes any optimizer."""
+    rule = Rule.from_source(
+        "(grads_and_vars, global_step-, name-)"
+        f" -> kte.apply_gradients({source_of(owner)}, grads_and_vars)"
+    )
+    return _call(expand(rule, call.args))
+
+
+def _call(node: cst.BaseExpression) -> cst.Call:
+    assert isinstance(node, cst.Call)
+    return node
+
+
+# Makes a replacement, or says why there is none.
+Replace = Callable[[], cst.BaseExpression]
+Special = Callable[[Place, Sequence[cst.Arg]], cst.BaseExpression]
+# The calls by name.
+CALLS: dict[str, Special] = {
+    "tf.contrib.layers.layer_norm": layer_norm,
+    "tf.einsum": einsum,
+    "tf.get_collection": get_collection,
+    "tf.get_variable": get_variable,
+    "tf.gradients": gradients,
+    "tf.group": group,
+    "tf.identity": identity,
+    "tf.losses.sparse_softmax_cross_entropy": sparse_softmax_cross_entropy,
+    "tf.nn.dropout": dropout,
+    "tf.shape": shape,
+}
+Method = Callable[[Place, cst.Call, cst.BaseExpression], cst.BaseExpression]
+# The methods of optimizers by name.
+METHODS: dict[str, Method] = {
+    "apply_gradients": apply_gradients,
+    "minimize": minimize,
+}
