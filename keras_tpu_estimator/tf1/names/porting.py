@@ -76,7 +76,7 @@ def advice(name: str) -> str:
     """
     counterpart = find(name)
     if counterpart is None:
-        entry = _own_entry(name.removeprefix("tf."))
+        entry = entry_of_name(name.removeprefix("tf."))
         if entry and entry.missing and not _OF_TF1.search(entry.missing):
             return entry.missing.removesuffix(".")
         return f"Port it to Keras or JAX; see {PAGE}"
@@ -87,7 +87,7 @@ def advice(name: str) -> str:
 def _entry_of(path: str) -> Entry | None:
     """Returns the entry with the port of a name, or of the closest module."""
     entries = catalogue().entries
-    own_entry = _own_entry(path)
+    own_entry = entry_of_name(path)
     if own_entry and own_entry.missing and not own_entry.port:
         return None  # Facts about its module do not apply to it.
     for candidate in (path, *reversed(ancestors(path)[1:])):
@@ -101,11 +101,18 @@ def _entry_of(path: str) -> Entry | None:
     return None
 
 
-def _own_entry(path: str) -> Entry | None:
-    """Returns the entry of a name itself, under any of its names."""
+def entry_of_name(path: str) -> Entry | None:
+    """Returns the entry of a name without "tf.", under any of its names."""
     entries = catalogue().entries
     candidates = (entries.get(other) for other in _other_names(path))
     return next(filter(None, candidates), None)
+
+
+def entry_with_port(path: str) -> Entry | None:
+    """Returns the entry with the port or the rule of a name itself."""
+    entries = catalogue().entries
+    candidates = (entries.get(other) for other in _other_names(path))
+    return next((e for e in candidates if e and (e.port or e.rule)), None)
 
 
 def _other_names(path: str) -> Iterator[str]:

@@ -173,6 +173,12 @@ class Scope:
         """Returns whether the module binds a name, seen from here."""
         return self._owner(name) is not None
 
+    def imports(self, name: str) -> bool:
+        """Returns whether only imports bind a name, seen from here."""
+        scope = self._owner(name)
+        bindings = scope._bindings[name] if scope else []
+        return bool(bindings) and all(isinstance(b, Imported) for b in bindings)
+
     def _owner(self, name: str) -> "Scope | None":
         """Returns the scope in which a name is bound, seen from here."""
         scope: Scope | None = self

@@ -6,6 +6,7 @@ returned values, and the arguments of the program's calls.
 """
 
 import ast
+import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 
@@ -41,52 +42,68 @@ _CALLS = {
 }
 # Functions that return the items of their argument.
 _COPIES = ("list", "tuple", "sorted", "reversed", "set", "iter")
-_DEEPEST = 30
+_DEEPEST = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """A value of a name: an expression, and the way from it to the value.
+
+    Attributes:
+        lines: The lines of the loop that assigns it to its own variable, or `None`.
+    """
+
+    scope: Scope
+    node: ast.expr
+    path: _Path = ()
+    lines: range | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is the constant `None`."""
+        return isinstance(self.node, ast.Constant) and self.node.value is None
 
 
 class Kinds:
     """The kinds of expressions of a program."""
 
     def __init__(self, program: Mapping[str, Scope]):
-        self._values: dict[tuple[Scope, str], list[tuple[Scope, ast.expr, _Path]]] = {}
-        self._attributes: dict[str, list[tuple[Scope, ast.expr, _Path]]] = {}
+        self._values: dict[tuple[Scope, str], list[_Value]] = {}
+        self._attributes: dict[str, list[_Value]] = {}
         self._methods = _methods(program)
+        self._results: dict[tuple[Scope, ast.AST, _Path], Kind | None] = {}
         for module in program.values():
             for scope, node in module.walk():
                 self._read(scope, node)
 
     def kind(self, scope: Scope, node: ast.AST, path: _Path = ()) -> Kind | None:
         """Returns the kind of an expression, or `None` if it is not certain."""
-        return self._kind(scope, node, path, 0)
+        return self._kind(scope, node, path)
 
     def _read(self, scope: Scope, node: ast.AST) -> None:
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                self._assign(scope, target, scope, node.value, ())
+                self._assign(scope, target, _Value(scope, node.value))
         elif isinstance(node, ast.AnnAssign) and node.value:
-            self._assign(scope, node.target, scope, node.value, ())
-        elif isinstance(node, ast.For | ast.comprehension):
-            self._assign(scope, node.target, scope, node.iter, (_ITEM,))
+            self._assign(scope, node.target, _Value(scope, node.value))
+        elif isinstance(node, ast.For):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            value = _Value(scope, node.iter, (_ITEM,), lines)
+            self._assign(scope, node.target, value)
+        elif isinstance(node, ast.comprehension):
+            self._assign(scope, node.target, _Value(scope, node.iter, (_ITEM,)))
         elif isinstance(node, ast.Call):
             self._pass(scope, node)
 
-    def _assign(
-        self,
-        owner: Scope,
-        target: ast.expr,
-        scope: Scope,
-        value: ast.expr,
-        path: _Path,
-    ) -> None:
+    def _assign(self, owner: Scope, target: ast.expr, value: _Value) -> None:
         if isinstance(target, ast.Name):
-            place = self._values.setdefault((owner, target.id), [])
-            place.append((scope, value, path))
+            self._values.setdefault((owner, target.id), []).append(value)
         elif isinstance(target, ast.Attribute):
-            place = self._attributes.setdefault(target.attr, [])
-            place.append((scope, value, path))
+            self._attributes.setdefault(target.attr, []).append(value)
         elif isinstance(target, ast.Tuple | ast.List):
             for number, element in enumerate(target.elts):
-                self._assign(owner, element, scope, value, (*path, number))
+                part = dataclasses.replace(value, path=(*value.path, number))
+                self._assign(owner, element, part)
 
     def _pass(self, scope: Scope, call: ast.Call) -> None:
         """Records the arguments of a call as values of parameters."""
@@ -95,10 +112,10 @@ class Kinds:
             names = [argument.arg for argument in inner.node.args.args][skipped:]
             positional = zip(names, call.args, strict=False)
             keywords = ((k.arg, k.value) for k in call.keywords if k.arg)
-            for name, value in (*positional, *keywords):
-                if not isinstance(value, ast.Starred):
-                    place = self._values.setdefault((inner, name), [])
-                    place.append((scope, value, ()))
+            for name, node in (*positional, *keywords):
+                if not isinstance(node, ast.Starred):
+                    values = self._values.setdefault((inner, name), [])
+                    values.append(_Value(scope, node))
 
     def _callees(self, scope: Scope, call: ast.Call) -> Iterable[tuple[Scope, int]]:
         """Yields the functions that a call may run, and how many arguments are bound."""
@@ -108,121 +125,118 @@ class Kinds:
             if is_function(callee.node):
                 yield inner, 0
             else:
-                yield from ((m, 1) for m in self._methods.get("__init__", ())
-                            if m.parent is inner)
+                yield from (
+                    (m, 1)
+                    for m in self._methods.get("__init__", ())
+                    if m.parent is inner
+                )
         elif callee is None and isinstance(call.func, ast.Attribute):
             yield from ((m, 1) for m in self._methods.get(call.func.attr, ()))
 
-    def _kind(
-        self, scope: Scope, node: ast.AST, path: _Path, depth: int
-    ) -> Kind | None:
-        if depth > _DEEPEST:
-            return None
-        depth += 1
+    def _kind(self, scope: Scope, node: ast.AST, path: _Path) -> Kind | None:
+        key = (scope, node, path)
+        if key not in self._results:
+            self._results[key] = None  # A value that depends on itself is not certain.
+            if len(path) <= _DEEPEST:
+                self._results[key] = self._followed(scope, node, path)
+        return self._results[key]
+
+    def _followed(self, scope: Scope, node: ast.AST, path: _Path) -> Kind | None:
         if isinstance(node, ast.Name):
-            return self._of_name(scope, node.id, path, depth)
+            return self._of_name(scope, node, path)
         if isinstance(node, ast.Constant | ast.JoinedStr):
             return Kind.PLAIN
         if isinstance(node, ast.Attribute):
-            return self._of_attribute(scope, node, path, depth)
+            return self._of_attribute(scope, node, path)
         if isinstance(node, ast.Call):
-            return self._of_call(scope, node, path, depth)
+            return self._of_call(scope, node, path)
         if isinstance(node, ast.Subscript):
-            whole = self._kind(scope, node.value, path, depth)
+            whole = self._kind(scope, node.value, path)
             if isinstance(node.slice, ast.Slice):
                 return whole
             return _item(whole)
         if isinstance(node, ast.Tuple | ast.List):
-            return self._of_sequence(scope, node, path, depth)
+            return self._of_sequence(scope, node, path)
         if isinstance(node, ast.ListComp | ast.GeneratorExp) and path:
-            return self._kind(scope.children[node], node.elt, path[1:], depth)
+            return self._kind(scope.children[node], node.elt, path[1:])
         if isinstance(node, ast.BinOp):
             return _combined(
-                self._kind(scope, part, path, depth) for part in (node.left, node.right)
+                self._kind(scope, part, path) for part in (node.left, node.right)
             )
         if isinstance(node, ast.UnaryOp):
-            return self._kind(scope, node.operand, path, depth)
+            return self._kind(scope, node.operand, path)
         if isinstance(node, ast.IfExp):
-            kinds = (
-                self._kind(scope, part, path, depth) for part in (node.body, node.orelse)
-            )
+            kinds = (self._kind(scope, part, path) for part in (node.body, node.orelse))
             return _common(kinds)
         return None
 
-    def _of_name(
-        self, scope: Scope, name: str, path: _Path, depth: int
-    ) -> Kind | None:
+    def _of_name(self, scope: Scope, node: ast.Name, path: _Path) -> Kind | None:
         current: Scope | None = scope
         while current is not None:
-            values = self._values.get((current, name))
+            values = self._values.get((current, node.id))
             if values:
-                return _common(
-                    self._kind(inner, value, (*way, *path), depth)
-                    for inner, value, way in values
-                    if not _is_none(value)
-                )
+                return self._of_values(_at_line(values, node.lineno), path)
             current = current.parent
         return None
 
+    def _of_values(self, values: Iterable[_Value], path: _Path) -> Kind | None:
+        return _common(
+            self._kind(value.scope, value.node, (*value.path, *path))
+            for value in values
+            if not value.is_none
+        )
+
     def _of_sequence(
-        self, scope: Scope, node: ast.Tuple | ast.List, path: _Path, depth: int
+        self, scope: Scope, node: ast.Tuple | ast.List, path: _Path
     ) -> Kind | None:
         if not path:
             return Kind.PLAIN
         first, *below = path
         if isinstance(first, int) and first < len(node.elts):
-            return self._kind(scope, node.elts[first], (*below,), depth)
-        return _common(
-            self._kind(scope, element, (*below,), depth) for element in node.elts
-        )
+            return self._kind(scope, node.elts[first], (*below,))
+        return _common(self._kind(scope, element, (*below,)) for element in node.elts)
 
     def _of_attribute(
-        self, scope: Scope, node: ast.Attribute, path: _Path, depth: int
+        self, scope: Scope, node: ast.Attribute, path: _Path
     ) -> Kind | None:
         if node.attr == "shape":
             return _along(Kind.SHAPE, path)
         values = self._attributes.get(node.attr, [])
         if isinstance(node.value, ast.Name) and node.value.id == "self" and values:
-            return _common(
-                self._kind(inner, value, (*way, *path), depth)
-                for inner, value, way in values
-                if not _is_none(value)
-            )
+            return self._of_values(values, path)
         return None
 
-    def _of_call(
-        self, scope: Scope, node: ast.Call, path: _Path, depth: int
-    ) -> Kind | None:
+    def _of_call(self, scope: Scope, node: ast.Call, path: _Path) -> Kind | None:
         callee = scope.meaning(node.func)
         if isinstance(callee, Found):
-            return self._returned(callee, path, depth)
+            return self._returned(callee, path)
         if isinstance(callee, str):
             name = canonical(callee)
             if name.startswith("tf."):
                 return _along(_of_tensorflow(name), path)
         if isinstance(node.func, ast.Name) and node.args:
-            return self._of_builtin(scope, node, node.func.id, path, depth)
+            return self._of_builtin(scope, node, node.func.id, path)
         if isinstance(node.func, ast.Attribute):
             if node.func.attr in ("get_shape", "as_list"):
                 return _along(Kind.SHAPE, path)
         return None
 
     def _of_builtin(
-        self, scope: Scope, node: ast.Call, name: str, path: _Path, depth: int
+        self, scope: Scope, node: ast.Call, name: str, path: _Path
     ) -> Kind | None:
         if name in _COPIES:
-            return self._kind(scope, node.args[0], path, depth)
+            return self._kind(scope, node.args[0], path)
         if name == "zip" and len(path) > 1 and isinstance(path[1], int):
             if path[1] < len(node.args):
                 part = node.args[path[1]]
-                return self._kind(scope, part, (_ITEM, *path[2:]), depth)
+                return self._kind(scope, part, (_ITEM, *path[2:]))
         if name == "enumerate" and len(path) > 1 and path[1] == 1:
-            return self._kind(scope, node.args[0], (_ITEM, *path[2:]), depth)
+            return self._kind(scope, node.args[0], (_ITEM, *path[2:]))
         if name in ("len", "int", "float", "str"):
             return Kind.PLAIN
         return None
 
-    def _returned(self, function: Found, path: _Path, depth: int) -> Kind | None:
+    def _returned(self, function: Found, path: _Path) -> Kind | None:
         inner = function.scope.children[function.node]
         if not is_function(function.node):
             return None
@@ -231,7 +245,7 @@ class Kinds:
             for scope, node in inner.walk()
             if isinstance(node, ast.Return) and node.value and scope is inner
         ]
-        return _common(self._kind(scope, value, path, depth) for scope, value in values)
+        return _common(self._kind(scope, value, path) for scope, value in values)
 
 
 def _methods(program: Mapping[str, Scope]) -> dict[str, list[Scope]]:
@@ -255,8 +269,21 @@ def _of_tensorflow(name: str) -> Kind | None:
     return None if is_plain else Kind.TENSOR
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _at_line(values: Iterable[_Value], line: int) -> list[_Value]:
+    """Returns the values that a name may have at a line.
+
+    In a loop over the name, these are the loop's and those that are assigned in it.
+    """
+    loops = [v.lines for v in values if v.lines is not None and line in v.lines]
+    if not loops:
+        return [*values]
+    innermost = min(loops, key=len)
+    return [
+        value
+        for value in values
+        if value.lines == innermost
+        or (value.lines is None and value.node.lineno in innermost)
+    ]
 
 
 def _item(kind: Kind | None) -> Kind | None:

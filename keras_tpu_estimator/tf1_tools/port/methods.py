@@ -56,9 +56,7 @@ def attribute(place: Place, node: cst.Attribute) -> cst.BaseExpression:
     return node
 
 
-def _name(
-    place: Place, node: cst.Attribute, kind: Kind | None
-) -> cst.BaseExpression:
+def _name(place: Place, node: cst.Attribute, kind: Kind | None) -> cst.BaseExpression:
     """Returns the path of a variable, which was its name."""
     owner = node.value
     if kind is Kind.VARIABLE:
@@ -70,7 +68,9 @@ def _name(
     if kind is Kind.TENSOR:
         raise UnportableError("tensors have no names; a variable has a `path`")
     if kind is None and _may_be_variable(place.value):
-        raise UnportableError("if this is a variable, write `path`, its name without :0")
+        raise UnportableError(
+            "if this is a variable, write `path`, its name without :0"
+        )
     return node
 
 

@@ -11,7 +11,8 @@ from keras_tpu_estimator.base.common.sources import (
     folders_on_path,
     read_program,
 )
-from keras_tpu_estimator.tf1.names.catalogue import Entry, catalogue
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import Entry
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_of
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
 from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
@@ -33,6 +34,12 @@ class Place:
         """The full name that the expression means, such as "tf.nn.relu", or ""."""
         meaning = self.scope.meaning(self.node)
         return canonical(meaning) if isinstance(meaning, str) else ""
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether an import of this file binds the name."""
+        node = self.node
+        return isinstance(node, ast.Name) and self.scope.imports(node.id)
 
     @property
     def kind(self) -> Kind | None:
@@ -92,10 +99,8 @@ class Program:
 
 @functools.cache
 def entry_of(name: str) -> Entry | None:
-    """Returns the entry of a TensorFlow name itself."""
-    path = name.removeprefix("tf.")
-    entries = catalogue().entries
-    return entries.get(path) or entries.get(catalogue().moved(path))
+    """Returns the entry with the port of a TensorFlow name itself."""
+    return porting.entry_with_port(name.removeprefix("tf."))
 
 
 def is_supplied(name: str) -> bool:
@@ -103,5 +108,5 @@ def is_supplied(name: str) -> bool:
     path = name.removeprefix("tf.")
     if path.startswith(("contrib.", "python.", "layers.", "nn.rnn_cell.")):
         return False
-    entry = entry_of(name)
+    entry = porting.entry_of_name(path)
     return not (entry and (entry.missing or entry.source))

@@ -1,7 +1,9 @@
 """The parts of a program: steps become Keras code, and inputs stay TensorFlow's."""
 
+import ast
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.tf1_tools.check.reached import (
@@ -9,9 +11,17 @@ from keras_tpu_estimator.tf1_tools.check.reached import (
     is_function,
     is_named,
 )
-from keras_tpu_estimator.tf1_tools.check.scopes import Families, Scope
+from keras_tpu_estimator.tf1_tools.check.scopes import Families, Scope, canonical
 
 _INPUTS = ("input_fn", "receiver_fn")
+_OF_INPUTS = (
+    "tf.FixedLenFeature",
+    "tf.VarLenFeature",
+    "tf.data.",
+    "tf.decode_",
+    "tf.io.",
+    "tf.parse_",
+)
 
 
 class Region(enum.Enum):
@@ -73,21 +83,33 @@ class Regions:
 
     def region(self, scope: Scope) -> Region:
         """Returns the region of the code in a scope."""
+        outermost: Scope | None = None
         current: Scope | None = scope
-        while current is not None:
-            in_steps, in_inputs = current in self.steps, current in self.inputs
-            if in_steps or in_inputs:
-                return (
-                    Region.BOTH
-                    if in_steps and in_inputs
-                    else Region.STEP
-                    if in_steps
-                    else Region.INPUT
-                )
-            if current in self.scripts:
-                return Region.SCRIPT
-            current = current.parent
-        return Region.STEP
+        while current is not None and current.parent is not None:
+            for region, functions in (
+                (Region.BOTH, self.steps & self.inputs),
+                (Region.STEP, self.steps),
+                (Region.INPUT, self.inputs),
+                (Region.SCRIPT, self.scripts),
+            ):
+                if current in functions:
+                    return region
+            outermost, current = current, current.parent
+        if outermost is None:
+            return Region.SCRIPT
+        # Nothing calls it by its name, such as a method of a chosen module.
+        return Region.INPUT if _reads_data(outermost) else Region.STEP
+
+
+@functools.cache
+def _reads_data(scope: Scope) -> bool:
+    """Returns whether a function or class uses names of inputs."""
+    return any(
+        canonical(meaning).startswith(_OF_INPUTS)
+        for inner, node in scope.walk()
+        if isinstance(node, ast.Attribute)
+        and isinstance(meaning := inner.meaning(node), str)
+    )
 
 
 def _functions(program: Mapping[str, Scope]) -> Iterator[Scope]:

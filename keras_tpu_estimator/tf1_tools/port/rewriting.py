@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+import keras
 import libcst as cst
 from libcst import matchers
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -78,6 +79,7 @@ class _Rewriting(cst.CSTTransformer):
     def __init__(self, program: Program, source: Source, width: int):
         super().__init__()
         self._places = program.places(program.modules[source.module])
+        self._lines = source.path.read_text("utf-8").splitlines()
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
         self._callees: set[cst.CSTNode] = set()
@@ -96,6 +98,10 @@ class _Rewriting(cst.CSTTransformer):
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._find(node)
 
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        if isinstance(node.target, cst.Name):
+            self._parts.add(node.target)
+
     def visit_Name(self, node: cst.Name) -> None:
         self._find(node)
 
@@ -110,6 +116,8 @@ class _Rewriting(cst.CSTTransformer):
             inner = inner.value
         if place is None or not place.name.startswith("tf."):
             return
+        if isinstance(node, cst.Name) and not place.is_imported:
+            return  # It was assigned, and the assignment is rewritten.
         name, part = place.name, node
         while name.startswith("tf."):
             if _is_listed(name):
@@ -168,13 +176,18 @@ class _Rewriting(cst.CSTTransformer):
             return self._tried(
                 place, updated_node, lambda: self._called(name, place, updated_node)
             )
+        if any(is_nothing(argument.value) for argument in updated_node.args):
+            # For example, `hooks.append(...)` of a hook that is not needed.
+            function = updated_node.func
+            is_append = isinstance(function, cst.Attribute) and (
+                function.attr.value == "append"
+            )
+            return NOTHING if is_append else updated_node
         return self._tried(
             place, updated_node, lambda: methods.call(place, updated_node)
         )
 
-    def _called(
-        self, name: str, place: Place, call: cst.Call
-    ) -> cst.BaseExpression:
+    def _called(self, name: str, place: Place, call: cst.Call) -> cst.BaseExpression:
         """Returns the counterpart of a call."""
         if name in special.CALLS:
             return special.CALLS[name](place, call.args)
@@ -196,16 +209,25 @@ class _Rewriting(cst.CSTTransformer):
         if entry and entry.row:
             section = catalogue().rows[entry.row].section
         region = place.region
+        if name.startswith("tf.keras."):
+            return region is Region.STEP or section in _EVERYWHERE
         if name.startswith(("tf.data.", "tf.flags", "tf.app.", "tf.logging.")):
+            return False
+        port = counterpart.port if counterpart else ""
+        if port.startswith("the same") and not (
+            place.region is Region.STEP and "`input_fn`" in port
+        ):
             return False
         if section in _EVERYWHERE or (
             section in _EVERYWHERE_TOO and not name.startswith("tf.summary.")
         ):
-            return bool(counterpart) and "the same" not in (entry.port if entry else "")
+            return bool(counterpart)
         if region is Region.STEP:
-            return not (entry and "in `input_fn`" in entry.port)
-        return region is not Region.BOTH and not is_supplied(name) or (
-            region is Region.BOTH and bool(entry and entry.port)
+            return True
+        return (
+            region is not Region.BOTH
+            and not is_supplied(name)
+            or (region is Region.BOTH and bool(entry and entry.port))
         )
 
     def _tried(
@@ -295,20 +317,24 @@ class _Rewriting(cst.CSTTransformer):
 
     def _is_removed(self, statement: cst.BaseSmallStatement) -> bool:
         value = getattr(statement, "value", None)
-        if value is None or not is_nothing(value):
-            return False
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0].target
-            if isinstance(target, cst.Name):
-                self._empty.add(target.value)
+            if value.deep_equals(statement.targets[0].target):
+                return True  # For example, `train_op = train_op`.
+        target = _target(statement)
+        if value is None or not is_nothing(value):
+            if special.source_of(value or NOTHING) == "None" and target in self._empty:
                 return True
+            self._empty.discard(target)
             return False
+        if target:
+            self._empty.add(target)
+            return True
         return isinstance(statement, cst.Expr | cst.Return)
 
     def _unfinished(self, node: cst.CSTNode) -> Marker:
         where = self.get_metadata(PositionProvider, node)
         assert isinstance(where, CodeRange)
-        text = special.source_of(node).strip().partition("\n")[0]
+        text = self._lines[where.start.line - 1].strip()
         return Marker(where.start.line, text, "Keras has no counterpart of its value")
 
     def _marked(
@@ -324,7 +350,11 @@ class _Rewriting(cst.CSTTransformer):
     def leave_If(
         self, original_node: cst.If, updated_node: cst.If
     ) -> cst.BaseStatement | cst.RemovalSentinel:
-        if _is_empty(updated_node.body) and updated_node.orelse is None:
+        other = updated_node.orelse
+        is_alone = other is None or (
+            isinstance(other, cst.Else) and _is_empty(other.body)
+        )
+        if _is_empty(updated_node.body) and is_alone:
             self.markers += self._pending.pop()
             return cst.RemoveFromParent()
         return self._compound(original_node, updated_node, "test")
@@ -399,9 +429,7 @@ class _Rewriting(cst.CSTTransformer):
     ) -> cst.BaseSuite:
         if updated_node.body:
             return updated_node
-        return updated_node.with_changes(
-            body=[cst.SimpleStatementLine([cst.Pass()])]
-        )
+        return updated_node.with_changes(body=[cst.SimpleStatementLine([cst.Pass()])])
 
     def _compound(
         self,
@@ -414,7 +442,7 @@ class _Rewriting(cst.CSTTransformer):
         values = getattr(updated, header)
         parts = values if isinstance(values, Sequence) else [values]
         if any(map(_has_nothing, parts)):
-            markers = markers or [self._unfinished(original.with_changes(body=_EMPTY))]
+            markers = markers or [self._unfinished(original)]
             updated = updated.with_changes(**{header: getattr(original, header)})
         self.markers += markers
         comments = [line for m in markers for line in m.lines(self._width)]
@@ -423,7 +451,14 @@ class _Rewriting(cst.CSTTransformer):
 
 
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
-_EMPTY = cst.SimpleStatementSuite([cst.Pass()])
+
+
+def _target(statement: cst.BaseSmallStatement) -> str:
+    """Returns the only name that a statement assigns, or ""."""
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+        return target.value if isinstance(target, cst.Name) else ""
+    return ""
 
 
 def _is_empty(body: cst.BaseSuite) -> bool:
@@ -441,8 +476,8 @@ def _has_nothing(node: cst.CSTNode) -> bool:
 
 def _is_listed(name: str) -> bool:
     """Returns whether the catalogue has a counterpart of a name itself."""
-    entry = entry_of(name)
-    return name in special.CALLS or bool(entry and (entry.port or entry.rule))
+    is_keras = name.startswith("tf.keras.") and name.count(".") > 2
+    return is_keras or name in special.CALLS or entry_of(name) is not None
 
 
 def _reference(name: str) -> cst.BaseExpression:
@@ -450,6 +485,8 @@ def _reference(name: str) -> cst.BaseExpression:
     entry = entry_of(name)
     if entry and entry.rule:
         return _function(entry.rule, name)
+    if name.startswith("tf.keras."):
+        return _of_keras(name)
     counterpart = porting.find(name)
     text = counterpart.port if counterpart else ""
     if text == "nothing":
@@ -462,13 +499,24 @@ def _reference(name: str) -> cst.BaseExpression:
     raise UnportableError(porting.advice(name))
 
 
+def _of_keras(name: str) -> cst.BaseExpression:
+    """Returns a name of Keras, which TensorFlow contained."""
+    path = name.removeprefix("tf.keras.").split(".")
+    owner: object = keras
+    for part in path:
+        owner = getattr(owner, part, None)
+    if owner is None:
+        raise UnportableError(porting.advice(name))
+    return cst.parse_expression(f"keras.{'.'.join(path)}")
+
+
 def _function(rule_source: str, name: str) -> cst.BaseExpression:
     """Returns the function that a rule calls with the original's arguments."""
     rule = Rule.from_source(rule_source)
     if rule.code == "nothing":
         return NOTHING
     template = cst.parse_expression(rule.code)
-    if isinstance(template, cst.SimpleString):
+    if rule.is_renaming or isinstance(template, cst.SimpleString):
         return template
     needed = [p.name for p in rule.parameters if not p.is_optional]
     if isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute):

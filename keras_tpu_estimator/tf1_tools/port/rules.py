@@ -4,6 +4,8 @@ A rule is a line of `rules.toml`: the parameters of the original in their order,
 arrow, and the Keras code with these parameters in it:
 
     "(features, name-, alpha=0.2) -> keras.ops.leaky_relu(features, alpha)"
+
+With `(*)`, the counterpart takes the same arguments: "(*) -> keras.ops.einsum".
 """
 
 import dataclasses
@@ -59,10 +61,12 @@ class Rule:
 
     Attributes:
         code: Keras code, or "nothing" where Keras needs no counterpart.
+        is_renaming: Whether the code is a function with the original's parameters.
     """
 
     parameters: tuple[Parameter, ...]
     code: str
+    is_renaming: bool = False
 
     @classmethod
     def from_source(cls, source: str) -> "Rule":
@@ -73,7 +77,9 @@ class Rule:
                 "A rule must be '(parameters) -> code'. Received: "
                 f"{source!r}. Write the original's parameters before the arrow."
             )
-        names = filter(None, (part.strip() for part in match[1].split(",")))
+        names = [part.strip() for part in match[1].split(",") if part.strip()]
+        if names == ["*"]:
+            return cls((), match[2], is_renaming=True)
         return cls(tuple(map(Parameter.from_source, names)), match[2])
 
     def bound(self, arguments: Sequence[cst.Arg]) -> dict[str, cst.Arg]:
@@ -112,8 +118,11 @@ def expand(rule: Rule, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     Raises:
         UnportableError: An argument has no counterpart, or a needed one is missing.
     """
-    bound = rule.bound(arguments)
     template = cst.parse_expression(rule.code)
+    if rule.is_renaming:
+        unnamed = [a for a in arguments if not a.keyword or a.keyword.value != "name"]
+        return cst.Call(template, ended(unnamed))
+    bound = rule.bound(arguments)
     used = {name.value for name in matchers.findall(template, matchers.Name())}
     for parameter in rule.parameters:
         argument = bound.get(parameter.name)
@@ -212,14 +221,14 @@ class _Expander(cst.CSTTransformer):
                 for argument in updated_node.args
             )
             return function(*passed)  # type: ignore[operator]
-        while absent and absent[-1]:
-            absent.pop()
-        if any(absent):
+        arguments = [a for a in updated_node.args if a.value is not _ABSENT]
+        first = absent.index(True) if any(absent) else len(absent)
+        if any(not argument.keyword for argument in arguments[first:]):
             raise UnportableError(
                 f"`{cst.Module([]).code_for_node(original_node.func)}` needs an "
                 "argument that the call does not pass"
             )
-        return updated_node.with_changes(args=ended(updated_node.args[: len(absent)]))
+        return updated_node.with_changes(args=ended(arguments))
 
     def leave_BinaryOperation(
         self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation

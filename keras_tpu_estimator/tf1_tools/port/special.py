@@ -7,7 +7,7 @@ import libcst as cst
 
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Place
-from keras_tpu_estimator.tf1_tools.port.rules import Rule, ended, expand
+from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.values import (
     UnportableError,
     embedded,
@@ -160,14 +160,58 @@ def identity(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     if "name" not in bound:
         return bound["input"].value
     return code(
-        "kte.identity({x}, name={name})", x=bound["input"].value, name=bound["name"].value
+        "kte.identity({x}, name={name})",
+        x=bound["input"].value,
+        name=bound["name"].value,
     )
 
 
-def einsum(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
-    """Returns the same call, without a name."""
-    kept = [argument for argument in arguments if argument.keyword is None]
-    return cst.Call(cst.parse_expression("keras.ops.einsum"), ended(kept))
+def constant(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a tensor, with its shape if that is not the value's."""
+    rule = Rule.from_source(
+        "(value, dtype, shape, name-, verify_shape-)"
+        " -> keras.ops.convert_to_tensor(value, dtype=...)"
+    )
+    bound = rule.bound(arguments)
+    shape = bound.pop("shape", None)
+    kept = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
+    if shape is None or source_of(shape.value) in ("None", "[]", "()"):
+        return expand(rule, kept)
+    value = bound["value"].value
+    if isinstance(value, cst.List | cst.Tuple) or _is_list(place):
+        tensor = code(
+            "keras.ops.reshape({t}, {s})", t=expand(rule, kept), s=shape.value
+        )
+        return tensor
+    if isinstance(value, cst.Integer | cst.Float):
+        rule = Rule.from_source(
+            "(value, dtype, shape, name-) -> keras.ops.full(shape, value, dtype=...)"
+        )
+        return expand(rule, [*kept, shape.with_changes(keyword=cst.Name("shape"))])
+    raise UnportableError("give the value its shape with `keras.ops.reshape`")
+
+
+def _is_list(place: Place) -> bool:
+    """Returns whether the first argument of a call is a list of the source."""
+    assert isinstance(place.node, ast.Call)
+    values = place.node.args[:1] or [
+        k.value for k in place.node.keywords if k.arg == "value"
+    ]
+    return any(
+        isinstance(place.scope.value(value)[0], ast.List | ast.Tuple)
+        for value in values
+    )
+
+
+def band_part(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a triangle of a matrix."""
+    rule = Rule.from_source("(input, num_lower, num_upper, name-) -> nothing")
+    bound = rule.bound(arguments)
+    widths = tuple(source_of(bound[n].value) for n in ("num_lower", "num_upper"))
+    triangles = {("-1", "0"): "tril", ("0", "-1"): "triu"}
+    if widths not in triangles:
+        raise UnportableError("combine `keras.ops.tril` and `keras.ops.triu`")
+    return code(f"keras.ops.{triangles[widths]}({{x}})", x=bound["input"].value)
 
 
 _DROPOUT = Rule.from_source(
@@ -214,6 +258,26 @@ def layer_norm(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression
 # Sizes.
 
 
+def slice_(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns an index with a part of each axis."""
+    bound = Rule.from_source("(input_, begin, size, name-) -> nothing").bound(arguments)
+    begin, size = bound["begin"].value, bound["size"].value
+    lists = cst.List | cst.Tuple
+    if not isinstance(begin, lists) or not isinstance(size, lists):
+        raise UnportableError("write `x[begin : begin + size]` for each axis")
+    parts = []
+    for first, count in zip(begin.elements, size.elements, strict=True):
+        start, length = source_of(first.value), source_of(count.value)
+        if length == "-1":
+            parts.append(f"{start}:" if start != "0" else ":")
+        elif start == "0":
+            parts.append(f":{length}")
+        else:
+            parts.append(f"{start} : {start} + {length}")
+    owner = source_of(embedded(bound["input_"].value))
+    return cst.parse_expression(f"{owner}[{', '.join(parts)}]")
+
+
 def shape(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns the shape, which is made of Python's numbers."""
     first = Rule.from_source("(input, name-, out_type-) -> nothing").bound(arguments)
@@ -254,16 +318,18 @@ Replace = Callable[[], cst.BaseExpression]
 Special = Callable[[Place, Sequence[cst.Arg]], cst.BaseExpression]
 # The calls by name.
 CALLS: dict[str, Special] = {
+    "tf.constant": constant,
     "tf.contrib.layers.layer_norm": layer_norm,
-    "tf.einsum": einsum,
     "tf.get_collection": get_collection,
     "tf.get_variable": get_variable,
     "tf.gradients": gradients,
     "tf.group": group,
     "tf.identity": identity,
     "tf.losses.sparse_softmax_cross_entropy": sparse_softmax_cross_entropy,
+    "tf.matrix_band_part": band_part,
     "tf.nn.dropout": dropout,
     "tf.shape": shape,
+    "tf.slice": slice_,
 }
 Method = Callable[[Place, cst.Call, cst.BaseExpression], cst.BaseExpression]
 # The methods of optimizers by name.

@@ -6,6 +6,7 @@ from typing import Any
 
 import libcst as cst
 
+
 class UnportableError(Exception):
     """A call or statement that no rule covers, with what a person has to write."""
 
@@ -108,6 +109,11 @@ def channels(node: _Value) -> _Value:
 
 def complement(node: _Value) -> _Value:
     """Returns the rate of units that are dropped."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(
+        node.operator, cst.Subtract
+    ):
+        if source_of(node.left) in ("1", "1.0"):
+            return node.right
     try:
         return expression(round(1 - literal(node), 12))
     except ValueError:
