@@ -27,6 +27,7 @@ from keras_tpu_estimator.api.config.options import (
     warn_without_effect,
     without_effect,
 )
+from keras_tpu_estimator.api.config.task_properties import TaskProperties
 from keras_tpu_estimator.api.config.tpu_config import TPUConfig
 from keras_tpu_estimator.base.common.field_checks import (
     did_you_mean,
@@ -53,7 +54,7 @@ _UNSET_SECS: Any = Unset(_DEFAULT_SAVE_SECS)
 
 @suggesting
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(TaskProperties):
     """The configuration of an estimator: its files, intervals and devices.
 
     The counterpart of `tf.compat.v1.estimator.tpu.RunConfig`. Fields that have
@@ -328,46 +329,6 @@ class RunConfig:
         # The levels from there to the user: this method, the generated
         # `__init__`, and the check of argument names.
         self._warn_of(unread, stacklevel=6)
-
-    @property
-    def task_type(self) -> str:
-        """The type of this process, from TF_CONFIG."""
-        return self._task.task_type
-
-    @property
-    def task_id(self) -> int:
-        """The number of this process among those of its type."""
-        return self._task.task_id
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process saves checkpoints."""
-        return self._task.is_chief
-
-    @property
-    def cluster_spec(self) -> dict[str, Any]:
-        """The addresses of all processes by type."""
-        return self._task.addresses()
-
-    @property
-    def num_ps_replicas(self) -> int:
-        """Number of parameter servers."""
-        return self._task.num_ps_replicas
-
-    @property
-    def num_worker_replicas(self) -> int:
-        """Number of processes that train."""
-        return self._task.num_worker_replicas
-
-    @property
-    def global_id_in_cluster(self) -> int | None:
-        """Number of this process in the cluster; `None` for an evaluator."""
-        return self._task.global_id_in_cluster
-
-    @property
-    def service(self) -> Mapping[str, Any] | None:
-        """The `service` of TF_CONFIG."""
-        return copy.deepcopy(self._task.service)
 
     def replace(self, **kwargs: Any) -> "RunConfig":
         """Returns a copy with other values of some fields.
