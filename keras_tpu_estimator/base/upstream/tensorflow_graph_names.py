@@ -5,7 +5,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_estimator.base.upstream.private_names import PrivateName
+from keras_tpu_estimator.base.upstream.private_names import (
+    PrivateAttribute,
+    PrivateName,
+)
 
 
 class GraphName(PrivateName):
@@ -194,4 +197,44 @@ DEFINITION = PrivateName(
 FUNCTION_TO_GRAPH = PrivateName(
     "converts functions to graphs",
     ("tensorflow.python.framework.function_def_to_graph.function_def_to_graph_def",),
+)
+SET_CONTEXT_OF_GRAPH = PrivateAttribute(
+    "sets the context of the operations that a graph will make",
+    "tensorflow.Graph._set_control_flow_context",
+)
+SET_CONTEXT_OF_OPERATION = PrivateAttribute(
+    "sets the context of an operation",
+    "tensorflow.Operation._set_control_flow_context",
+)
+REMOVE_CONTROL_INPUTS = PrivateAttribute(
+    "removes the control inputs of an operation",
+    "tensorflow.Operation._remove_all_control_inputs",
+)
+ADD_CONTROL_INPUTS = PrivateAttribute(
+    "adds control inputs to an operation",
+    "tensorflow.Operation._add_control_inputs",
+)
+UPDATE_INPUT = PrivateAttribute(
+    "replaces an input of an operation",
+    "tensorflow.Operation._update_input",
+)
+SET_ATTRIBUTE = PrivateAttribute(
+    "sets an attribute of an operation",
+    "tensorflow.Operation._set_attr",
+)
+TABLE_INITIALIZER = PrivateAttribute(
+    "holds the initializer of a lookup table",
+    "tensorflow.lookup.StaticHashTable._initializer",
+)
+TABLE_KEYS = PrivateAttribute(
+    "holds the keys of a table's initializer",
+    "tensorflow.lookup.KeyValueTensorInitializer._keys",
+)
+TABLE_VALUES = PrivateAttribute(
+    "holds the values of a table's initializer",
+    "tensorflow.lookup.KeyValueTensorInitializer._values",
+)
+SAVED_VARIABLES = PrivateAttribute(
+    "holds the variables of a saver",
+    "tensorflow.compat.v1.train.Saver._var_list",
 )

@@ -42,7 +42,7 @@ def xla_context(graph: Any) -> Iterator[None]:
         """A context without operations: variables reject initial values in it."""
 
         def AddOp(self, op: Any) -> None:  # noqa: N802
-            op._set_control_flow_context(None)
+            names.SET_CONTEXT_OF_OPERATION.get(op)(None)
 
     context = Context()
 
@@ -54,12 +54,13 @@ def xla_context(graph: Any) -> Iterator[None]:
             else inner_context
         )
 
-    graph._set_control_flow_context(context)
+    set_context = names.SET_CONTEXT_OF_GRAPH.get(graph)
+    set_context(context)
     try:
         with names.CONTEXT_OF_FUNCTION.replaced(context_of):
             yield
     finally:
-        graph._set_control_flow_context(None)
+        set_context(None)
 
 
 def _is_within(graph: Any, inner: Any) -> bool:
@@ -150,12 +151,12 @@ def _tables_of_numbers() -> Iterator[None]:
     import tensorflow as tf
 
     def lookup(original: Any, table: Any, keys: Any, name: str | None = None) -> Any:
-        initializer = table._initializer
+        initializer = names.TABLE_INITIALIZER.get(table)
         numbers, values = (
-            static_value(getattr(initializer, attribute))
-            if hasattr(initializer, attribute)
+            static_value(attribute.get(initializer))
+            if attribute.is_set(initializer)
             else None
-            for attribute in ("_keys", "_values")
+            for attribute in (names.TABLE_KEYS, names.TABLE_VALUES)
         )
         default = static_value(table.default_value)
         pairs = lookups.pairs_of(numbers, values, default)
@@ -403,7 +404,7 @@ def python_of_old_variables() -> Iterator[None]:
 
 def saved_names(saver: Any) -> dict[str, str]:
     """Returns the variable names of a `tf.train.Saver`, by the names in checkpoints."""
-    variables = saver._var_list
+    variables = names.SAVED_VARIABLES.get(saver)
     if not isinstance(variables, dict):
         variables = {variable.op.name: variable for variable in variables or ()}
     return {
@@ -467,13 +468,13 @@ def static_value(tensor: Any) -> Any:
 
 def set_control_inputs(op: Any, controls: Sequence[Any]) -> None:
     """Replaces the control inputs of an operation."""
-    op._remove_all_control_inputs()
-    op._add_control_inputs(controls)
+    names.REMOVE_CONTROL_INPUTS.get(op)()
+    names.ADD_CONTROL_INPUTS.get(op)(controls)
 
 
 def set_input(op: Any, number: int, tensor: Any) -> None:
     """Gives an operation of a graph another tensor as one of its inputs."""
-    op._update_input(number, tensor)
+    names.UPDATE_INPUT.get(op)(number, tensor)
 
 
 def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
@@ -482,7 +483,7 @@ def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
 
     value = tf.compat.v1.AttrValue()
     value.list.s.extend(string.encode() for string in values)
-    op._set_attr(name, value)
+    names.SET_ATTRIBUTE.get(op)(name, value)
 
 
 def definition_of_function(graph: Any, name: str) -> tuple[Any, list[str], list[str]]:
