@@ -363,9 +363,6 @@ def test_private_modules_are_imported_in_few_files(
 # The modules that use private attributes of other libraries, except Python's frames.
 PRIVATE_ATTRIBUTES = {
     "base.upstream.jax_clusters",
-    "tf1.graph.internals",
-    # The arguments of TensorFlow's hooks.
-    "tf1.host.tensorflow_hook",
     # The protected attributes for subclasses of Keras's and TensorFlow's optimizers.
     "api.optimizers.adam_weight_decay",
     "api.optimizers.layer_wise",

@@ -363,7 +363,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             input_fn: As in `train`; labels are ignored.
             predict_keys: Names of the predictions to yield. Defaults to all.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
-                batch, unless their `run_ends` says otherwise. Defaults to none.
+                batch, unless they have `due_steps`. Defaults to none.
             checkpoint_path: The checkpoint to predict with. Defaults to the
                 latest one, or else to initial values.
             yield_single_examples: Whether to yield single rows, not batches.

@@ -242,7 +242,7 @@ class EvaluationLoop:
                 # As in TensorFlow, hooks are also called before a loop that the end
                 # of the input prevents.
                 hook_list.before_run()
-            hook_list.run_is_made()
+            hook_list.run_completed()
             self._loop_state.wait()
         result = jax.tree.map(lambda a: np.asarray(a)[()], self._result)
         if self._host_metrics is not None:

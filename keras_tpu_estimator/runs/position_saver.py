@@ -125,9 +125,10 @@ class PositionSaver:
     ):
         self._hosts = hosts
         self._position = position
-        self.is_interrupted = is_interrupted
+        self._is_stopped = is_interrupted
         self.states: HookStates | None = None
-        self._has_ended = False
+        # The answer of all processes, after the last run.
+        self._is_interrupted_anywhere: bool | None = None
         # The checkpoints of the last step that was saved.
         self._last: tuple[int, list[str]] = (-1, [])
 
@@ -172,7 +173,17 @@ class PositionSaver:
 
     def at_end(self, is_interrupted: bool) -> None:
         """Records the last run's end, and whether a later call must resume."""
-        self._has_ended = not is_interrupted
+        self._is_interrupted_anywhere = is_interrupted
+
+    def is_interrupted(self) -> bool:
+        """Returns whether a later call must resume this one."""
+        if self._is_interrupted_anywhere is None:
+            return self._is_stopped()
+        return self._is_interrupted_anywhere
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_interrupted_anywhere is False
 
     def _packed_states(self) -> Packed | None:
         """Copies the states that this process saves, if there are any."""
@@ -197,7 +208,8 @@ class PositionSaver:
     def _remove_at_end(self, step: int) -> None:
         """Removes the files of this step, with which the call ends."""
         saved, prefixes = self._last
-        if saved == step and not self.is_interrupted():
+        # A signal may have arrived after the last run.
+        if saved == step and not self._is_stopped():
             for prefix in prefixes:
                 self._remove(prefix)
 

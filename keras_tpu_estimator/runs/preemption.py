@@ -37,8 +37,6 @@ class LoopEnd:
 class Preemption(SessionRunHook):
     """A hook that ends training after a signal inside its `with` block."""
 
-    allows_run_ahead = True
-
     def __init__(self) -> None:
         self._signals = StopSignals()
 
@@ -65,7 +63,7 @@ class Preemption(SessionRunHook):
     def __exit__(self, *exception: object) -> None:
         self._signals.__exit__(*exception)
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns no ends, because any end of a loop suffices."""
         del start
         return ()

@@ -220,11 +220,11 @@ def next_loop(infeed: Infeed[T], hooks: HookList, runs_ahead: bool = False) -> T
     """Returns the first stack of the next loop, or `None` at the end of the input.
 
     Hooks first see the completed previous loop. If the next loop `runs_ahead` and its
-    stack is ready, they do not, and the caller must call `run_is_made`.
+    stack is ready, they do not, and the caller must call `run_completed`.
     """
     staged = infeed.take_ready() if runs_ahead else None
     if staged is None:
-        hooks.run_is_made()  # Waiting for input may take long.
+        hooks.run_completed()  # Waiting for input may take long.
         staged = next(infeed, None)
     return staged
 

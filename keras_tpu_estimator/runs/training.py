@@ -300,11 +300,11 @@ class TrainingLoop:
         with self._outfeed, exchange.reported_errors():
             with batch_runs.until_input_ends():
                 self._run_loops(hook_list, batch_runs)
-            hook_list.run_is_made()
+            hook_list.run_completed()
             self._state.wait()
         is_interrupted = exchange.any(positions.is_interrupted(), "the end of training")
         positions.at_end(is_interrupted)
-        hook_list.end(is_interrupted)
+        hook_list.end()
         # This also compares the last assigned values.
         exchange.barrier("the end of train")
 
@@ -431,7 +431,7 @@ class TrainingLoop:
         values.update(assigned, len(staged.rows), numbers[-1])
         # This waits for the previous loop. The current one has started.
         state.wait()
-        hook_list.run_is_made()
+        hook_list.run_completed()
         state.ran(losses, outputs, begins_loop)
         state.additions = step.additions
         if HOST_CALL in outputs or TRAIN_METRICS in outputs:

@@ -299,7 +299,7 @@ class TrainingSession(Session):
         self._best: Candidate | None = None
         self._evaluator = evaluator
         self._training_metrics = metrics
-        self._is_interrupted = call.positions.is_interrupted
+        self._positions = call.positions
         self._exchange = call.exchange
         # The names of actions that are due by this host's clock, and of those
         # that were due on any host when hosts last agreed.
@@ -311,7 +311,7 @@ class TrainingSession(Session):
     @property
     def is_interrupted(self) -> bool:
         """Whether a signal has asked the process to stop."""
-        return self._is_interrupted()
+        return self._positions.is_interrupted()
 
     @property
     def last_step(self) -> int | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.api.hooks.session_run_hook import (
+    LoopHook,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -131,10 +132,9 @@ class Stalls:
         return False
 
 
-class EarlyStoppingHook(SessionRunHook):
+class EarlyStoppingHook(LoopHook):
     """A hook that ends training when a function without arguments returns true."""
 
-    allows_run_ahead = True
     # The function reads results of evaluations, which saving a checkpoint may
     # start.
     acts_last = True
@@ -143,7 +143,7 @@ class EarlyStoppingHook(SessionRunHook):
         self._should_stop_fn = should_stop_fn
         self._timer = timer
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps after which it calls the function, if it counts steps."""
         return self._timer.steps_from(start + 1)
 

@@ -212,7 +212,7 @@ def rates_of(hook, runs):
         devices.started += steps
         devices.now += 0.001  # The host has started the run.
         hooked.after_run()
-        hooks.run_is_made()
+        hooks.run_completed()
     hooks.end()
     return [rate["global_step/sec"] for rate in rates]
 

@@ -6,6 +6,7 @@ import pytest
 from helpers import linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.files.summary.event_file import read_scalars
@@ -19,9 +20,9 @@ class Counting(kte.hooks.SessionRunHook):
     def __init__(self, every=None):
         self.every, self.ends = every, []
 
-    def run_ends(self, start):
+    def due_steps(self, start):
         if self.every is None:
-            return super().run_ends(start)
+            return super().due_steps(start)
         return itertools.count(start + self.every, self.every)
 
     def after_run(self, run_context, run_values):
@@ -29,7 +30,7 @@ class Counting(kte.hooks.SessionRunHook):
 
 
 class Other(Counting):
-    """Overrides `after_run` without `run_ends`."""
+    """Overrides `after_run` without `due_steps`."""
 
     def after_run(self, run_context, run_values):
         super().after_run(run_context, run_values)
@@ -86,7 +87,8 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
     ],
 )
 def test_hooks_return_the_steps_that_they_need(hook, ends):
-    assert [*itertools.islice(hook.run_ends(5), 3)] == ends
+    ends_of_runs = HookList([hook], None).run_ends(5)
+    assert [*itertools.islice(ends_of_runs, 3)] == ends
 
 
 def test_runs_end_where_hooks_need_it_and_at_checkpoints(tmp_path):
@@ -115,7 +117,7 @@ def test_loss_is_that_of_the_step(tmp_path, caplog):
             self.losses.append(float(run_values.results))
 
     each, last = Losses(), Losses()
-    last.run_ends = lambda start: [start + 12]
+    last.due_steps = lambda start: [start + 12]
     train(tmp_path / "each", [each], tf_random_seed=1)
     caplog.set_level("INFO")
     train(tmp_path / "last", [last], tf_random_seed=1)

@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from helpers import estimator_of, model_fn_of, regression_data
 
-import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.engine.inputs import pipeline
 from keras_tpu_estimator.engine.inputs.request import Stream, source_of
 
@@ -28,7 +28,7 @@ class Crash(Exception):
     """An error that interrupts training."""
 
 
-class CrashAt(kte.hooks.SessionRunHook):
+class CrashAt(LoopHook):
     """Raises an error after the checkpoint of a step."""
 
     acts_last = True

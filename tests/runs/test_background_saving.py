@@ -20,6 +20,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.engine.device.host_values import on_host
 from keras_tpu_estimator.files.directory.location import wait_for
 from keras_tpu_estimator.files.formats.hdf5 import writer
@@ -39,7 +40,7 @@ def estimator(tmp_path):
     )
 
 
-class AtStep(kte.hooks.SessionRunHook):
+class AtStep(LoopHook):
     """Calls something when a step has been reached."""
 
     acts_last = True

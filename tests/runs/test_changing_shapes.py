@@ -128,7 +128,7 @@ def test_loops_keep_their_number_of_steps(tmp_path):
 
 def test_hooks_of_evaluate_see_each_batch(tmp_path):
     class Batches(Steps):
-        def run_ends(self, start):
+        def due_steps(self, start):
             return range(start + 1, start + 100)
 
     estimator = estimator_of(masked, tmp_path, batch=8)

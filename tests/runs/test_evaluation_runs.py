@@ -52,7 +52,7 @@ class Seen(kte.hooks.SessionRunHook):
 class EverySecond(Seen):
     """A hook that ends runs after every second batch."""
 
-    def run_ends(self, start):
+    def due_steps(self, start):
         return range(start + 2, 100, 2)
 
 

@@ -143,7 +143,7 @@ def test_input_may_wait_for_each_result(tmp_path):
     assert count == 13
 
 
-def test_hooks_without_run_ends_see_each_batch(tmp_path, runs):
+def test_hooks_without_due_steps_see_each_batch(tmp_path, runs):
     class Counting(kte.hooks.SessionRunHook):
         seen = ()
 
@@ -164,7 +164,7 @@ def test_hooks_without_run_ends_see_each_batch(tmp_path, runs):
 
 def test_runs_end_at_steps_that_hooks_name(tmp_path):
     class AtSeventh(kte.hooks.SessionRunHook):
-        def run_ends(self, start):
+        def due_steps(self, start):
             return range(start + 7, 10_000, 7)
 
         def before_run(self, run_context):

@@ -18,6 +18,7 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.engine.inputs import pipeline
 
 X, Y = regression_data(examples=80)
@@ -34,7 +35,7 @@ class Crash(Exception):
     """An error that interrupts training."""
 
 
-class CrashAt(kte.hooks.SessionRunHook):
+class CrashAt(LoopHook):
     """Raises an error after a loop whose checkpoint has been saved."""
 
     acts_last = True

@@ -21,6 +21,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks import state_sources
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -531,7 +532,7 @@ def test_explicit_saver_keeps_the_original_order(tmp_path):
 def test_hooks_run_before_the_checkpoint_of_their_step(tmp_path):
     order = []
 
-    class Named(kte.hooks.SessionRunHook):
+    class Named(LoopHook):
         def __init__(self, name):
             self.name = name
 

@@ -1,6 +1,7 @@
 """Tests when hooks are called after a run: at once, or when devices finish it."""
 
 import dataclasses
+import itertools
 import json
 
 import keras
@@ -27,7 +28,7 @@ class Recorder(LoopHook):
     def after_run(self, run_context, run_values):
         self.events.append("after")
 
-    def run_is_made(self, session):
+    def run_completed(self, session):
         self.events.append("made")
 
 
@@ -47,7 +48,7 @@ def run_loops(events, infeed, runs_ahead):
     while item is not None:
         hooked = hooks.before_run()
         events.append(f"run {item}")
-        hooks.run_is_made()
+        hooks.run_completed()
         hooked.after_run()
         item = next_loop(infeed, hooks, runs_ahead)
 
@@ -82,8 +83,15 @@ def test_finished_run_is_reported_before_waiting_for_input():
     assert events == ["run 1", "after", "made", "awaited"]
 
 
-class Allows(kte.hooks.SessionRunHook):
-    allows_run_ahead = True
+class Looks(kte.hooks.SessionRunHook):
+    def after_run(self, run_context, run_values):
+        """Acts on every run."""
+
+
+class Names(Looks):
+    def due_steps(self, start):
+        """Describes the inherited method."""
+        return itertools.count(start + 3)
 
 
 class Stops(kte.hooks.StopAtStepHook):
@@ -91,34 +99,31 @@ class Stops(kte.hooks.StopAtStepHook):
         """Is not called for runs."""
 
 
-class Looks(kte.hooks.StopAtStepHook):
+class LooksAndStops(kte.hooks.StopAtStepHook):
     def after_run(self, run_context, run_values):
-        """Is not covered by `StopAtStepHook.allows_run_ahead`."""
+        """Is not described by `StopAtStepHook.due_steps`."""
 
 
-class InheritsLooks(Looks):
-    """Inherits a method that reads values."""
+class InheritsLooks(LooksAndStops):
+    """Inherits a method that acts on every run."""
 
 
-class LooksAndAllows(Looks):
-    allows_run_ahead = True
+class LooksAndNames(LooksAndStops):
+    def due_steps(self, start):
+        """Describes the method below."""
+        return (12,)
 
     def before_run(self, run_context):
-        """Is covered by this class's `allows_run_ahead`."""
+        """Is described by this class's `due_steps`."""
 
 
 class Mixin:
     def before_run(self, run_context):
-        """Is not covered by `StopAtStepHook.allows_run_ahead` either."""
+        """Is not described by `StopAtStepHook.due_steps` either."""
 
 
 class Mixed(Mixin, kte.hooks.StopAtStepHook):
-    """Reads values in an inherited method only."""
-
-
-class Made(LoopHook):
-    def run_is_made(self, session):
-        """Overrides a method without allowing late calls."""
+    """Acts on every run in an inherited method only."""
 
 
 class OfEpochs(keras.callbacks.Callback):
@@ -131,17 +136,13 @@ class OfBatches(OfEpochs):
         """Is called after each run."""
 
 
-class Late(OfBatches):
-    allows_run_ahead = True
-
-
 class Subclassed(kte.hooks.CallbackHook):
     def after_run(self, run_context, run_values):
         super().after_run(run_context, run_values)
 
 
-def with_attribute(hook):
-    hook.allows_run_ahead = True
+def with_steps(hook):
+    hook.due_steps = lambda start: ()
     return hook
 
 
@@ -149,33 +150,32 @@ def looking():
     return keras.callbacks.LambdaCallback(on_train_batch_begin=lambda *_: None)
 
 
-HEEDLESS = {
-    "nobody": lambda: [],
-    "a hook that says so": lambda: [Allows()],
-    "an object that says so": lambda: [with_attribute(kte.hooks.SessionRunHook())],
+AHEAD = {
+    "no hook": lambda: [],
+    "a hook without methods of runs": lambda: [kte.hooks.SessionRunHook()],
+    "a hook that names its steps": lambda: [Names()],
+    "an object that names its steps": lambda: [with_steps(Looks())],
     "a hook of the package": lambda: [kte.hooks.StopAtStepHook(last_step=12)],
     "a subclass": lambda: [Stops(last_step=12)],
-    "a subclass that says so": lambda: [LooksAndAllows(last_step=12)],
+    "a subclass that names its steps": lambda: [LooksAndNames(last_step=12)],
     "a callback": lambda: [keras.callbacks.Callback()],
     "a callback of epochs": lambda: [OfEpochs()],
-    "a callback that says so": lambda: [Late()],
     "callbacks as a hook": lambda: [
-        kte.hooks.CallbackHook([OfEpochs(), Late()], steps_per_epoch=8)
+        kte.hooks.CallbackHook([OfEpochs()], steps_per_epoch=8)
     ],
 }
-HEEDFUL = {
-    "a hook": lambda: [kte.hooks.SessionRunHook()],
-    "one of several": lambda: [Allows(), kte.hooks.SessionRunHook()],
-    "a hook of loops": lambda: [Made()],
-    "a subclass that looks": lambda: [Looks(last_step=12)],
+ONE_BY_ONE = {
+    "a hook": lambda: [Looks()],
+    "one of several": lambda: [Names(), Looks()],
+    "a subclass that looks": lambda: [LooksAndStops(last_step=12)],
     "a subclass of that": lambda: [InheritsLooks(last_step=12)],
     "a mixed one": lambda: [Mixed(last_step=12)],
     "a callback of batches": lambda: [OfBatches()],
     "a function of batches": lambda: [looking()],
     "callbacks as a hook that look": lambda: [
-        kte.hooks.CallbackHook([Late(), OfBatches()])
+        kte.hooks.CallbackHook([OfEpochs(), OfBatches()])
     ],
-    "callbacks as another hook": lambda: [Subclassed(Late())],
+    "callbacks as another hook": lambda: [Subclassed(OfEpochs())],
 }
 
 
@@ -183,21 +183,21 @@ HEEDFUL = {
 @pytest.mark.parametrize(
     ("use_tpu", "hooks", "runs_ahead"),
     [
-        *((False, hooks, True) for hooks in HEEDLESS.values()),
-        *((False, hooks, False) for hooks in HEEDFUL.values()),
-        (True, HEEDLESS["nobody"], False),
+        *((False, hooks, True) for hooks in AHEAD.values()),
+        *((False, hooks, False) for hooks in ONE_BY_ONE.values()),
+        (True, AHEAD["no hook"], False),
     ],
-    ids=[*HEEDLESS, *HEEDFUL, "simulated cores"],
+    ids=[*AHEAD, *ONE_BY_ONE, "simulated cores"],
 )
-def test_training_runs_ahead_unless_a_hook_reads_values(
+def test_training_runs_ahead_unless_a_hook_acts_on_every_run(
     monkeypatch, tmp_path, use_tpu, hooks, runs_ahead
 ):
     events = []
-    run, is_made = DeviceLoop.run, NanLossHook.run_is_made
+    run, is_made = DeviceLoop.run, NanLossHook.run_completed
     monkeypatch.setattr(DeviceLoop, "run", lambda *a: events.append("run") or run(*a))
     monkeypatch.setattr(
         NanLossHook,
-        "run_is_made",
+        "run_completed",
         lambda *a: events.append("made") or is_made(*a),
     )
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
@@ -223,19 +223,31 @@ def test_reports_belong_to_their_own_run(monkeypatch, tmp_path):
 
     ahead = reported(tmp_path / "ahead", [])
     assert [step for step, _ in ahead] == [4, 8, 12]
-    assert ahead == reported(tmp_path / "seen", [kte.hooks.SessionRunHook()])
+    assert ahead == reported(tmp_path / "seen", [Looks()])
 
 
-def test_hooks_of_the_package_allow_running_ahead():
+def test_hooks_of_the_package_allow_running_ahead(tmp_path):
+    directory = str(tmp_path)
+    hooks = [
+        kte.hooks.CallbackHook(()),
+        kte.hooks.CheckpointSaverHook(directory, save_steps=3),
+        kte.hooks.FinalOpsHook("loss"),
+        kte.hooks.GlobalStepWaiterHook(0),
+        kte.experimental.InMemoryEvaluatorHook(None, repeated(X, Y)),
+        kte.hooks.LoggingTensorHook("loss", 3),
+        kte.hooks.NanTensorHook(),
+        kte.hooks.ProfilerHook(3, output_dir=directory),
+        kte.hooks.StepCounterHook(3),
+        kte.hooks.StopAtStepHook(3),
+        kte.hooks.SummarySaverHook(3, output_dir=directory),
+    ]
     exported = [getattr(kte.hooks, name) for name in kte.hooks.__all__]
-    said = {
-        each.__name__: each.allows_run_ahead
-        for each in exported
-        if isinstance(each, type) and issubclass(each, kte.hooks.SessionRunHook)
-    }
-    refusing = {name for name, allows in said.items() if not allows}
-    # Users decide for the first; the other cannot be instantiated.
-    assert refusing == {"SessionRunHook", "FeedFnHook"}
+    kinds = {kind for kind in exported if isinstance(kind, type)}
+    kinds = {kind for kind in kinds if issubclass(kind, kte.hooks.SessionRunHook)}
+    # Users override the first; the other cannot be instantiated.
+    kinds -= {kte.hooks.SessionRunHook, kte.hooks.FeedFnHook}
+    assert {type(hook) for hook in hooks} == kinds
+    assert HookList(hooks, None).allows_run_ahead
 
 
 def test_epochs_are_equal_when_training_runs_ahead(monkeypatch, tmp_path):
@@ -250,4 +262,4 @@ def test_epochs_are_equal_when_training_runs_ahead(monkeypatch, tmp_path):
 
     ahead = told(tmp_path / "ahead")
     assert [epoch for epoch, _ in ahead] == [0, 1, 2]
-    assert ahead == told(tmp_path / "seen", kte.hooks.SessionRunHook())
+    assert ahead == told(tmp_path / "seen", Looks())

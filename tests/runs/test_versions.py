@@ -24,6 +24,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
@@ -105,7 +106,7 @@ def new_estimator(model_dir, host, use_tpu=False, **config):
     )
 
 
-class At(kte.hooks.SessionRunHook):
+class At(LoopHook):
     """Calls something after the run that ends at a step."""
 
     acts_last = True
@@ -150,14 +151,14 @@ def at_second_signal(estimator, host, monkeypatch):
 
 def in_own_hook(estimator, host, monkeypatch):
     """The package's hook cannot write the event file."""
-    write = RecordedSummariesHook.run_is_made
+    write = RecordedSummariesHook.run_completed
 
     def written(hook, session):
         if session.run("global_step") == SAVED:
             raise FailureError
         write(hook, session)
 
-    monkeypatch.setattr(RecordedSummariesHook, "run_is_made", written)
+    monkeypatch.setattr(RecordedSummariesHook, "run_completed", written)
     return FailureError, {}
 
 

@@ -21,6 +21,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 
@@ -34,7 +35,7 @@ class Crash(Exception):
     """An error that interrupts training."""
 
 
-class CrashAt(kte.hooks.SessionRunHook):
+class CrashAt(LoopHook):
     """Raises an error at the end of a loop."""
 
     acts_last = True

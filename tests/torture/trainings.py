@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from tests.torture import saves
 from tests.torture.figures import expect
 from tests.torture.operations import FULL, KILL, Killed, Operations
@@ -44,7 +45,7 @@ class Interrupted(Exception):
     """An error that interrupts training."""
 
 
-class Interrupting(kte.hooks.SessionRunHook):
+class Interrupting(LoopHook):
     """Interrupts training after it has saved its first steps."""
 
     acts_last = True

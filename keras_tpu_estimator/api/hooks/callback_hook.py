@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import (
+    EveryRun,
     Hook,
     LoopHook,
     SessionRunContext,
@@ -69,8 +70,8 @@ class CallbackHook(LoopHook):
     start of the epoch, as in Keras. Setting `model.stop_training` makes the run
     the last one.
 
-    Runs ahead are allowed if all callbacks allow them: those that only override
-    methods of epochs, and those with a true attribute `allows_run_ahead`.
+    If a callback overrides a method of batches, the next run waits for the
+    devices to complete each one.
 
     Args:
         callbacks: A `keras.callbacks.Callback`, or a list of them.
@@ -94,9 +95,6 @@ class CallbackHook(LoopHook):
     1000
     """
 
-    # The constructor sets this from the callbacks.
-    allows_run_ahead = True
-
     def __init__(
         self,
         callbacks: keras.callbacks.Callback | Iterable[keras.callbacks.Callback],
@@ -114,11 +112,6 @@ class CallbackHook(LoopHook):
         if steps_per_epoch is not None:
             check_int("steps_per_epoch", steps_per_epoch, minimum=1)
         self.steps_per_epoch = steps_per_epoch
-        # This also holds if a subclass allows it.
-        self.allows_run_ahead = type(self).allows_run_ahead and all(
-            getattr(callback, "allows_run_ahead", not _has_run_methods(callback))
-            for callback in self.callbacks
-        )
         self._resumed: Mapping[str, Any] | None = None
         self._files = contextlib.ExitStack()
 
@@ -137,11 +130,13 @@ class CallbackHook(LoopHook):
             "metrics": self._metrics.counts(),
         }
 
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns the ends of epochs; all steps if a callback acts on runs."""
+    def due_steps(self, start: int) -> Iterable[int] | None:
+        """Returns the ends of epochs, or `None` if a callback acts on every run."""
+        if self._has_run_methods:
+            return None
         every = self.steps_per_epoch
-        if every is None or self._has_run_methods:
-            return super().run_ends(start)
+        if every is None:
+            return EveryRun(start)
         return itertools.count(start - start % every + every, every)
 
     def after_create_session(self, session: Session, coord: Any) -> None:

@@ -123,8 +123,6 @@ class CheckpointSaverHook(LoopHook):
     >>> hook = kte.hooks.CheckpointSaverHook(tempfile.mkdtemp(), save_steps=50)
     """
 
-    # Saving itself waits for the values.
-    allows_run_ahead = True
     # Whether later hooks may read each checkpoint when they are called for its step.
     is_read_by_hooks = False
 
@@ -152,13 +150,12 @@ class CheckpointSaverHook(LoopHook):
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._own_listeners = check_listeners(listeners, "listeners")
         self._listeners = _each_once(self._own_listeners)
-        self._is_interrupted = False
 
     def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """Sets additional listeners, which replace those of an earlier call."""
         self._listeners = _each_once((*self._own_listeners, *listeners))
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps after which it saves, if it counts steps."""
         return self._timer.steps_from(start)
 
@@ -171,7 +168,6 @@ class CheckpointSaverHook(LoopHook):
 
     def begin(self) -> None:
         """Calls the listeners' `begin`."""
-        self._is_interrupted = False
         for listener in self._listeners:
             listener.begin()
 
@@ -210,15 +206,15 @@ class CheckpointSaverHook(LoopHook):
             if self._save_once(session, step):
                 run_context.request_stop()
 
-    def interrupt(self, session: Session) -> None:
+    def close(self, session: Session) -> None:
         """Saves the state to resume from, before callbacks end."""
-        self._is_interrupted = True
-        self._save_once(session, session.results.step)
+        if session.is_interrupted:
+            self._save_once(session, session.results.step)
 
     def end(self, session: Session) -> None:
         """Saves the last step, if it is not saved yet."""
         step = session.results.step
-        if not self._is_interrupted:
+        if not session.is_interrupted:
             self._save_once(session, step)
         for listener in self._listeners:
             listener.end(session, step)

@@ -2,21 +2,21 @@
 
 import contextlib
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
+    SavingHook,
     check_listeners,
 )
 from keras_tpu_estimator.api.hooks.session import Session, names_in
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     EveryRun,
     Hook,
-    LaterArgs,
     LoopHook,
-    SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -24,6 +24,11 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
 from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.field_checks import tuple_of
 from keras_tpu_estimator.base.common.shown import shown
+
+# The methods around each run.
+_AROUND_RUNS = frozenset({"before_run", "after_run", "start_run"})
+# The classes whose methods do nothing.
+_BASES = frozenset({*LoopHook.__mro__})
 
 # Returns a context in which a hook begins.
 Resuming: TypeAlias = Callable[
@@ -39,48 +44,90 @@ def _no_context(
     return contextlib.nullcontext()
 
 
+def _overrides(hook: SessionRunHook, name: str) -> bool:
+    """Returns whether a hook, or its class, overrides a method that does nothing."""
+    kind = SessionRunHook if hasattr(SessionRunHook, name) else LoopHook
+    if not isinstance(hook, kind):
+        return False
+    method = getattr(hook, name)
+    return getattr(method, "__func__", method) is not getattr(kind, name)
+
+
+def _due_steps(hook: SessionRunHook, start: int) -> Iterable[int] | None:
+    """Returns a hook's `due_steps`, if they describe its methods around runs.
+
+    They describe the methods of the same class and of its bases.
+    """
+    if "due_steps" in vars(hook):
+        return hook.due_steps(start)
+    for kind in type(hook).__mro__:
+        if kind in _BASES:
+            continue
+        if "due_steps" in vars(kind):
+            return hook.due_steps(start)
+        if not _AROUND_RUNS.isdisjoint(vars(kind)):
+            return None
+    return ()
+
+
 class HookList:
     """The hooks of one call of `train`, `evaluate` or `predict`, called in the order
-    given.
+    given; each method is called only for the hooks that override it.
     """
 
     def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
         self.hooks = tuple(hooks)
         self.session = session
-        self._is_run_untold = False
+        self._loop_hooks = [hook for hook in self.hooks if isinstance(hook, LoopHook)]
+        self._before_runs = self._overriding("before_run")
+        self._starting = self._overriding("start_run")
+        # The sort is stable, so equal hooks keep their order.
+        self._after_runs = sorted(self._overriding("after_run"), key=_acts_last)
+        self._completing = self._overriding("run_completed")
+        self._is_run_unreported = False
 
-    @property
+    def _overriding(self, name: str) -> list[tuple[int, Any]]:
+        """Returns the hooks that override a method, with their indices."""
+        indexed = enumerate(self.hooks)
+        return [(index, hook) for index, hook in indexed if _overrides(hook, name)]
+
+    @functools.cached_property
     def allows_run_ahead(self) -> bool:
-        """Whether all hooks allow it."""
-        return all(hook.allows_run_ahead for hook in self.hooks)
+        """Whether a run may begin before the devices complete the previous one."""
+        return all(_due_steps(hook, 0) is not None for hook in self.hooks)
 
     @property
     def see_every_run(self) -> bool:
-        """Whether a hook acts on runs and names no steps."""
-        return any(isinstance(h.run_ends(0), EveryRun) for h in self.hooks)
+        """Whether a hook acts on every run."""
+        return any(isinstance(ends, EveryRun) for ends in self._ends(0))
 
     def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
         """Returns the ends of runs that hooks ask for, in ascending order, given the
-        global step at which training starts and the steps of a run for hooks that name
-        no steps.
+        global step at which training starts and the steps of a run for hooks that act
+        on every run.
         """
-        ends = [hook.run_ends(start) for hook in self.hooks]
         return heapq.merge(
-            *(e.with_length(every) if isinstance(e, EveryRun) else e for e in ends)
+            *(
+                ends.with_length(every) if isinstance(ends, EveryRun) else ends
+                for ends in self._ends(start)
+            )
         )
+
+    def _ends(self, start: int) -> list[Iterable[int]]:
+        due_steps = [_due_steps(hook, start) for hook in self.hooks]
+        return [EveryRun(start) if steps is None else steps for steps in due_steps]
 
     def begin(self) -> None:
         """Calls every hook's `begin`."""
-        for hook in self.hooks:
-            if isinstance(hook, LoopHook):
-                hook.open(self.session)
-        for hook in self.hooks:
+        for _, hook in self._overriding("open"):
+            hook.open(self.session)
+        for _, hook in self._overriding("begin"):
             hook.begin()
 
     @property
     def may_train(self) -> bool:
         """Whether a hook may run train operations itself, after `begin`."""
-        return any(h.may_train for h in self.hooks if isinstance(h, LoopHook))
+        return any(hook.may_train for hook in self._loop_hooks)
 
     def after_create_session(self, resuming: Resuming = _no_context) -> None:
         """Calls every hook's `after_create_session` in the context that `resuming`
@@ -93,75 +140,89 @@ class HookList:
     def before_run(self) -> "HookedRun":
         """Calls every hook's `before_run`; returns the run."""
         context = SessionRunContext(self.session)
-        requests = [hook.before_run(context) for hook in self.hooks]
+        requests = {}
+        for index, hook in self._before_runs:
+            args = hook.before_run(context)
+            if args is not None and args.fetches is not None:
+                requests[index] = args.fetches
         return HookedRun(self, context, requests)
 
-    def ran(self) -> None:
-        """Stores a run, which the devices may still be executing."""
-        self._is_run_untold = True
+    def session_fetches(self) -> list[Any]:
+        """Returns the names that hooks may fetch after a run."""
+        names = [hook.session_fetches for hook in self._loop_hooks]
+        return [fetches for fetches in names if fetches is not None]
 
-    def run_is_made(self) -> None:
+    def start_run(self) -> None:
+        """Calls every `LoopHook`'s `start_run`."""
+        for _, hook in self._starting:
+            hook.start_run()
+
+    def after_run(self, context: SessionRunContext, fetches: dict[int, Any]) -> None:
+        """Calls every hook's `after_run` with the values that it requested."""
+        # All values are fetched first, because a hook may assign a variable
+        # that a later hook requested.
+        values = {
+            index: SessionRunValues(self.session.run(names))
+            for index, names in fetches.items()
+        }
+        for index, hook in self._after_runs:
+            hook.after_run(context, values.get(index, _NO_VALUES))
+        # The devices may still be executing the run.
+        self._is_run_unreported = True
+
+    def run_completed(self) -> None:
         """Reports the completion of a run to `LoopHook`s, once."""
-        if self._is_run_untold:
-            self._is_run_untold = False
-            for hook in self.hooks:
-                if isinstance(hook, LoopHook):
-                    hook.run_is_made(self.session)
+        if self._is_run_unreported:
+            self._is_run_unreported = False
+            for _, hook in self._completing:
+                hook.run_completed(self.session)
 
-    def end(self, is_interrupted: bool = False) -> None:
-        """Calls every hook's `end`; an interrupted call will be resumed."""
-        loop_hooks = [h for h in self.hooks if isinstance(h, LoopHook)]
-        if is_interrupted:
-            for loop_hook in loop_hooks:
-                loop_hook.interrupt(self.session)
-        for loop_hook in loop_hooks:
-            loop_hook.close(self.session)
-        for hook in self.hooks:
+    def end(self) -> None:
+        """Calls every hook's `end`."""
+        for _, hook in sorted(self._overriding("close"), key=_saves_first):
+            hook.close(self.session)
+        for _, hook in self._overriding("end"):
             hook.end(self.session)
+
+
+_NO_VALUES = SessionRunValues(None)
+
+
+def _acts_last(indexed: tuple[int, SessionRunHook]) -> bool:
+    _, hook = indexed
+    return isinstance(hook, LoopHook) and hook.acts_last
+
+
+def _saves_first(indexed: tuple[int, SessionRunHook]) -> bool:
+    _, hook = indexed
+    return not isinstance(hook, SavingHook)
 
 
 @dataclasses.dataclass(frozen=True)
 class HookedRun:
-    """One run between `before_run` and `after_run`."""
+    """One run between `before_run` and `after_run`.
+
+    `_requests` has the names that hooks requested, by the index of the hook.
+    """
 
     _list: HookList
     context: SessionRunContext
-    _requests: list[SessionRunArgs | None]
+    _requests: dict[int, Any]
 
     @property
     def fetches(self) -> tuple[str, ...]:
-        """The names that hooks requested."""
-        fetches = [
-            request.fetches
-            for request in self._requests
-            if request is not None and request.fetches is not None
-        ]
+        """The names that hooks requested or may fetch."""
+        fetches = [*self._requests.values(), *self._list.session_fetches()]
         return tuple(names_in(fetches)) if fetches else ()
 
     def start(self) -> None:
         """Reports to `LoopHook`s that the run takes place."""
-        for hook in self._list.hooks:
-            if isinstance(hook, LoopHook):
-                hook.start_run()
+        self._list.start_run()
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; returns whether one asked to stop."""
-        # All values are fetched first, because a hook may assign a variable
-        # that a later hook requested.
-        values = [self._values(request) for request in self._requests]
-        pairs = zip(self._list.hooks, values, strict=True)
-        # The sort is stable, so equal hooks keep their order.
-        for hook, its_values in sorted(pairs, key=lambda p: p[0].acts_last):
-            hook.after_run(self.context, its_values)
-        self._list.ran()
+        self._list.after_run(self.context, self._requests)
         return self.context.stop_requested
-
-    def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
-        if request is None or isinstance(request, LaterArgs):
-            return SessionRunValues(None)
-        if request.fetches is None:
-            return SessionRunValues(None)
-        return SessionRunValues(self._list.session.run(request.fetches))
 
 
 def validate_hooks(

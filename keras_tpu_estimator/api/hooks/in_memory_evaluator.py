@@ -6,6 +6,7 @@ from typing import Any
 from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import (
+    EveryRun,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
@@ -48,8 +49,6 @@ class InMemoryEvaluatorHook(SessionRunHook):
     ...     estimator, lambda params: [], every_n_iter=10)
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         estimator: Any,
@@ -70,6 +69,10 @@ class InMemoryEvaluatorHook(SessionRunHook):
         self._hooks = validate_hooks(hooks)
         self._name = name
         self._timer = SecondOrStepTimer(every_steps=every_n_iter)
+
+    def due_steps(self, start: int) -> Iterable[int]:
+        """Returns all runs, of which it reads values only by the session."""
+        return EveryRun(start)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Evaluates the initial values."""

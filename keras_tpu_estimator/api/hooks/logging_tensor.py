@@ -1,17 +1,17 @@
 """Hooks that fetch values: to log them regularly, and at the end of a call."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_estimator.api.hooks.session import Session, check_names, refuse_feed
 from keras_tpu_estimator.api.hooks.session_run_hook import (
-    LaterArgs,
+    EveryRun,
+    LoopHook,
     SessionRunArgs,
     SessionRunContext,
-    SessionRunHook,
     SessionRunValues,
 )
 from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
@@ -20,7 +20,7 @@ from keras_tpu_estimator.base.common.types import PyTree
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-class LoggingTensorHook(SessionRunHook):
+class LoggingTensorHook(LoopHook):
     """A hook that logs values periodically, or at the end.
 
     The first run is logged. Then runs are counted, not steps; a run of `train`
@@ -49,8 +49,6 @@ class LoggingTensorHook(SessionRunHook):
     ...     {"loss": "loss", "bias": "dense/bias"}, every_n_iter=10)
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         tensors: Mapping[str, Any] | Sequence[str] | str,
@@ -77,7 +75,13 @@ class LoggingTensorHook(SessionRunHook):
             None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
         )
         self._at_end = at_end
+        # Any run may be the last one.
+        self.session_fetches = self._names if at_end else None
         self._formatter = formatter
+
+    def due_steps(self, start: int) -> Iterable[int]:
+        """Returns all runs, of which it reads values only by the session."""
+        return EveryRun(start)
 
     def begin(self) -> None:
         """Starts the interval."""
@@ -90,8 +94,7 @@ class LoggingTensorHook(SessionRunHook):
         del run_context
         if self._timer and self._timer.should_trigger_for_step(self._runs):
             return SessionRunArgs(self._names)
-        # Any run may be the last one.
-        return LaterArgs(self._names) if self._at_end else None
+        return None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -130,7 +133,7 @@ def _by_tag(tensors: PyTree) -> dict[str, Any]:
     return {name: name for name in names}
 
 
-class FinalOpsHook(SessionRunHook):
+class FinalOpsHook(LoopHook):
     """A hook that fetches values at the end of a call.
 
     Tensors of `model_fn` are those of the last step. The counterpart of
@@ -153,13 +156,12 @@ class FinalOpsHook(SessionRunHook):
     True
     """
 
-    allows_run_ahead = True
-
     def __init__(self, final_ops: Any, final_ops_feed_dict: None = None):
         if final_ops is not None:
             check_names("final_ops", final_ops)
         refuse_feed("final_ops_feed_dict", final_ops_feed_dict)
-        self._final_ops = final_ops
+        # Any run may be the last one.
+        self.session_fetches = self._final_ops = final_ops
         self._values: Any = None
 
     @property
@@ -170,11 +172,6 @@ class FinalOpsHook(SessionRunHook):
     def begin(self) -> None:
         """Deletes the values of an earlier call."""
         self._values = None
-
-    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
-        """Requests the values, because any run may be the last one."""
-        del run_context
-        return LaterArgs(self._final_ops)
 
     def end(self, session: Session) -> None:
         """Fetches them."""

@@ -57,8 +57,6 @@ class GlobalStepWaiterHook(SessionRunHook):
     >>> hook = kte.hooks.GlobalStepWaiterHook(wait_until_step=0)
     """
 
-    allows_run_ahead = True
-
     def __init__(self, wait_until_step: int):
         self._wait_until_step = wait_until_step
 

@@ -46,9 +46,6 @@ class ProfilerHook(SessionRunHook):
     >>> hook = kte.hooks.ProfilerHook(1000, output_dir=tempfile.mkdtemp())
     """
 
-    # Starting and stopping a trace waits for the devices.
-    allows_run_ahead = True
-
     def __init__(
         self,
         save_steps: int | None = None,
@@ -68,7 +65,7 @@ class ProfilerHook(SessionRunHook):
             )
         self._is_tracing = False
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps at which a profile begins, if it counts steps."""
         return self._timer.steps_from(start + 1)
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import keras
@@ -208,8 +208,6 @@ class NoProgress:
 class ProgressHook(LoopHook):
     """A hook that shows the global step, the loss, the rate and the time left."""
 
-    allows_run_ahead = True
-
     def __init__(self, steps: int | None, batch_size: int | None):
         self._steps = steps
         self._batch_size = batch_size
@@ -219,12 +217,7 @@ class ProgressHook(LoopHook):
         del coord
         self._progress = started(session.results.step, self._steps, self._batch_size)
 
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns no steps, because it accepts any end."""
-        del start
-        return ()
-
-    def run_is_made(self, session: Session) -> None:
+    def run_completed(self, session: Session) -> None:
         """Shows the steps of a run."""
         self._show(session)
 

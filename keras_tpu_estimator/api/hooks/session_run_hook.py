@@ -52,14 +52,6 @@ class SessionRunArgs:
         warn_of_options("SessionRunArgs", self.options)
 
 
-class LaterArgs(SessionRunArgs):
-    """Names that a hook may fetch itself, in `after_run` or at the end.
-
-    The devices keep tensors of `model_fn` for it. They are fetched only by
-    `session.run`, and `run_values.results` is `None`.
-    """
-
-
 @dataclasses.dataclass(frozen=True)
 class SessionRunValues:
     """The values that a hook requested.
@@ -102,29 +94,22 @@ class SessionRunContext:
 
 
 class EveryRun(Iterable[int]):
-    """The ends of all runs after the global step `start`, for a hook that names no
-    steps.
+    """The ends of all runs after the global step `start`.
 
     >>> list(itertools.islice(EveryRun(10, steps=2), 3))
     [12, 14, 16]
     """
 
     def __init__(self, start: int, steps: int = 1):
-        self.start = start
-        self.steps = steps
+        self._start = start
+        self._steps = steps
 
     def __iter__(self) -> Iterator[int]:
-        return itertools.count(self.start + self.steps, self.steps)
+        return itertools.count(self._start + self._steps, self._steps)
 
     def with_length(self, steps: int) -> "EveryRun":
         """Returns the ends of runs of another length."""
-        return EveryRun(self.start, steps)
-
-
-# The methods around each run, of this class and of `LoopHook`.
-_AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
-# The attributes that describe only these methods.
-_DESCRIBING_RUNS = ("allows_run_ahead", "run_ends")
+        return EveryRun(self._start, steps)
 
 
 class SessionRunHook:
@@ -133,17 +118,6 @@ class SessionRunHook:
     A run is one device program: in training `iterations_per_loop` steps, in
     evaluation and prediction a few batches. The counterpart of
     `tf.compat.v1.train.SessionRunHook`. Override the methods that you need.
-
-    Attributes:
-        allows_run_ahead: Whether the next run of training may begin before the
-            devices complete the one that `after_run` is called for. Fetching a
-            value waits for it in any case. A class or an object sets it. It
-            describes the methods around runs: a subclass that overrides one of
-            them, such as `after_run`, has `False` again unless it also sets the
-            attribute. Defaults to `False`.
-        acts_last: Whether `after_run` is called after that of all other hooks
-            and after the step's checkpoint is saved. A class or an object sets
-            it. Defaults to `False`.
 
     Example:
 
@@ -155,36 +129,27 @@ class SessionRunHook:
     ...         print(f"loss = {run_values.results:.3f}")
     """
 
-    allows_run_ahead = False
-    acts_last = False
+    def due_steps(self, start: int) -> Iterable[int] | None:
+        """Returns the steps after which this hook acts, so that runs end there.
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Resets attributes that describe overridden methods."""
-        super().__init_subclass__(**kwargs)
-        # Python similarly resets `__hash__` if a class defines `__eq__`.
-        for name in _DESCRIBING_RUNS:
-            base = next(base for base in cls.__mro__ if name in vars(base))
-            if _differ_around_runs(cls, base):
-                setattr(cls, name, vars(SessionRunHook)[name])
-
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns the steps at which a run must end for this hook.
-
-        Called once in training without `iterations_per_loop`, in evaluation
-        with `use_tpu=False`, and in prediction.
+        Without this method, a hook acts on every run, and the next run waits for
+        the devices to complete it. With this method, the devices run ahead, and
+        only values that the hook reads wait for them. Runs without a set length
+        end at due steps; `before_run` and `after_run` are called around all runs.
+        A class that overrides one of these two must also override `due_steps`,
+        and does not inherit it. Called in `train` and `predict`, and in
+        `evaluate` with `use_tpu=False`.
 
         Args:
             start: The global step at which training starts; in evaluation and
                 prediction 0, because their steps are batches.
 
         Returns:
-            Steps after `start` in ascending order. Defaults to every step (on a
-            TPU every second one, as in TensorFlow) if the hook overrides
-            methods around runs, and to none otherwise.
+            Steps after `start` in ascending order, none of them if any end of a
+            run suffices; or `None` for every run.
         """
-        if _differ_around_runs(type(self), SessionRunHook):
-            return EveryRun(start)
-        return ()
+        del start
+        return None
 
     def begin(self) -> None:
         """Called once, before variables are restored."""
@@ -225,26 +190,24 @@ class SessionRunHook:
         """
 
 
-def _differ_around_runs(one: type, other: type) -> bool:
-    """Returns whether two hook classes override methods around runs differently."""
-    return any(
-        getattr(one, method, None) is not getattr(other, method, None)
-        for method in _AROUND_RUNS
-    )
-
-
 # The classes that are accepted as hooks.
 Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
 
 
 class LoopHook(SessionRunHook):
-    """A hook that can tell the next run from the end of the input.
+    """A hook of this package, which sees more of the loop than a user's hook.
 
     Attributes:
         may_read_saves: Whether it may read the checkpoint of a run in `after_run`.
+        acts_last: Whether `after_run` is called after that of all other hooks, and
+            after the step's checkpoint is saved.
+        session_fetches: A pytree of names that `session.run` may fetch after each run
+            and at the end, or `None`. The devices keep tensors of `model_fn` for it.
     """
 
     may_read_saves: bool = False
+    acts_last: bool = False
+    session_fetches: Any = None
 
     @property
     def adopted(self) -> Any:
@@ -262,7 +225,7 @@ class LoopHook(SessionRunHook):
     def start_run(self) -> None:
         """Called before each run that has input."""
 
-    def run_is_made(self, session: Session) -> None:
+    def run_completed(self, session: Session) -> None:
         """Called when the devices have completed a run.
 
         The next run may already be executing, and changing the variables.
@@ -271,8 +234,5 @@ class LoopHook(SessionRunHook):
             session: Provides the step and the loss after the run.
         """
 
-    def interrupt(self, session: Session) -> None:
-        """Called once, before any `close`, if the call will be resumed."""
-
     def close(self, session: Session) -> None:
-        """Called once at a clean end, before the `end` of any hook."""
+        """Called once at a clean end, before any `end`; first for savers."""

@@ -60,12 +60,10 @@ class StallWatch:
 class StallHook(SessionRunHook):
     """A hook that restarts a watch at the end of each run."""
 
-    allows_run_ahead = True
-
     def __init__(self, watch: StallWatch):
         self._watch = watch
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns no steps, because it accepts any end."""
         del start
         return ()

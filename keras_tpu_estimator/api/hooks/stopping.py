@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.hooks.session import Session, check_name
 from keras_tpu_estimator.api.hooks.session_run_hook import (
+    EveryRun,
     Hook,
     LoopHook,
     SessionRunArgs,
@@ -42,8 +43,6 @@ class StopAtStepHook(SessionRunHook):
     >>> hook = kte.hooks.StopAtStepHook(last_step=1000)
     """
 
-    allows_run_ahead = True
-
     def __init__(self, num_steps: int | None = None, last_step: int | None = None):
         limits = [limit for limit in (num_steps, last_step) if limit is not None]
         if len(limits) != 1:
@@ -60,7 +59,7 @@ class StopAtStepHook(SessionRunHook):
         stop = start + self._steps if self._counts_anew else self._steps
         return math.ceil(stop)
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the step to stop at, which may have been reached."""
         return (max(start + 1, self.stop_from(start)),)
 
@@ -124,12 +123,14 @@ class NanTensorHook(SessionRunHook):
     >>> hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
     """
 
-    allows_run_ahead = True
-
     def __init__(self, loss_tensor: str = "loss", fail_on_nan_loss: bool = True):
         check_name("loss_tensor", loss_tensor)
         self._name = loss_tensor
         self._fails = fail_on_nan_loss
+
+    def due_steps(self, start: int) -> Iterable[int]:
+        """Returns all runs, of which it reads values only by the session."""
+        return EveryRun(start)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Requests the value."""
@@ -151,18 +152,11 @@ class NanTensorHook(SessionRunHook):
 
 
 class NanLossHook(LoopHook):
-    """A hook whose `run_is_made` raises `NanLossDuringTrainingError` if the loss is
+    """A hook whose `run_completed` raises `NanLossDuringTrainingError` if the loss is
     NaN, without delaying the next run.
     """
 
-    allows_run_ahead = True
-
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns no steps, because it accepts any end."""
-        del start
-        return ()
-
-    def run_is_made(self, session: Session) -> None:
+    def run_completed(self, session: Session) -> None:
         """Checks the loss."""
         results = session.results
         if np.isnan(results.loss):

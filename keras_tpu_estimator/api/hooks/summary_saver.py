@@ -11,7 +11,6 @@ import numpy as np
 from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import Session, check_names
 from keras_tpu_estimator.api.hooks.session_run_hook import (
-    LaterArgs,
     LoopHook,
     SessionRunContext,
     SessionRunHook,
@@ -25,7 +24,7 @@ from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 
 
-class SummarySaverHook(SessionRunHook):
+class SummarySaverHook(LoopHook):
     """A hook that writes numbers after the first run, then periodically.
 
     The counterpart of `tf.compat.v1.train.SummarySaverHook`, for values that
@@ -56,8 +55,6 @@ class SummarySaverHook(SessionRunHook):
     ...     summary_op={"bias of the last layer": "dense/bias"})
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         save_steps: int | None = None,
@@ -74,6 +71,8 @@ class SummarySaverHook(SessionRunHook):
             )
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._names = _by_tag("loss" if summary_op is None else summary_op)
+        # The step at which a run will end is unknown before it.
+        self.session_fetches = self._names
         writer = writer_of(output_dir, summary_writer)
         if writer is None:
             raise ValueError(
@@ -83,18 +82,13 @@ class SummarySaverHook(SessionRunHook):
             )
         self._writer = writer
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps after which it writes, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
         """Resets the interval."""
         self._timer.reset()
-
-    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
-        """Requests the numbers, because the last step of the run is unknown."""
-        del run_context
-        return LaterArgs(self._names)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -124,8 +118,6 @@ class RecordedSummariesHook(LoopHook):
     end at any step, and the losses of all their steps are available.
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         writer: SeveralWriters,
@@ -138,13 +130,13 @@ class RecordedSummariesHook(LoopHook):
         self._only_losses = only_losses
         self._next_loss = 0
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps whose summaries it writes, except losses."""
         if self._only_losses:
             return ()
         return self._timer.steps_from(start + 1)
 
-    def run_is_made(self, session: Session) -> None:
+    def run_completed(self, session: Session) -> None:
         """Writes if the interval has passed."""
         results = session.results
         step = results.step
@@ -216,8 +208,6 @@ class StepCounterHook(SessionRunHook):
     >>> hook = kte.hooks.StepCounterHook(every_n_steps=None, every_n_secs=30)
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         every_n_steps: int | None = 100,
@@ -235,7 +225,7 @@ class StepCounterHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
         self._writer = writer_of(output_dir, summary_writer)
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps after which it logs, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
@@ -301,8 +291,6 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     second; writers receive all metrics.
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
         batch_size: int | None,
@@ -319,7 +307,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._clock = clock
         self._reports = writer
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def due_steps(self, start: int) -> Iterable[int]:
         """Returns the steps after which it logs, if it counts steps."""
         return self._timer.steps_from(start)
 
@@ -336,9 +324,9 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Does nothing, because `run_is_made` logs."""
+        """Does nothing, because `run_completed` logs."""
 
-    def run_is_made(self, session: Session) -> None:
+    def run_completed(self, session: Session) -> None:
         """Logs if the interval has passed."""
         step = session.results.step
         if self._timer.should_trigger_for_step(step):

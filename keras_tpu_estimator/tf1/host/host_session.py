@@ -1,6 +1,6 @@
 """Functions that the host calls for each step, in a TensorFlow session."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -95,15 +95,8 @@ class StepWriter:
 class CloseHostCall(LoopHook):
     """A hook that closes a function's sessions when the call of the estimator ends."""
 
-    allows_run_ahead = True
-
     def __init__(self, host_call: HostCall | StepWriter):
         self._host_call = host_call
-
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns no steps, because the hook accepts any."""
-        del start
-        return ()
 
     def close(self, session: Session) -> None:
         """Closes the sessions before the `end` of any hook."""

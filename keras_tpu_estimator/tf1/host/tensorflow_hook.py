@@ -1,7 +1,4 @@
-"""TensorFlow hooks as hooks of this package.
-
-Only this file uses private attributes of TensorFlow's hooks and listeners.
-"""
+"""TensorFlow hooks as hooks of this package."""
 
 import contextlib
 import dataclasses
@@ -21,12 +18,13 @@ from keras_tpu_estimator.api.hooks.needless_hooks import FeedFnHook
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.api.hooks.session import Session, refuse_feed, warn_of_options
 from keras_tpu_estimator.api.hooks.session_run_hook import (
-    LaterArgs,
+    EveryRun,
     LoopHook,
     SessionRunContext,
     SessionRunValues,
 )
 from keras_tpu_estimator.api.hooks.stopping import StopAtStepHook
+from keras_tpu_estimator.base.upstream import tensorflow_hook_names as names
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.tf1.host.graph_session import (
     HookedGraph,
@@ -52,20 +50,22 @@ def adopted(hook: Any) -> Any:
     # This package implements the hooks of the loop; those of the graph run as
     # they are.
     if type(hook) is train.StopAtStepHook:
-        if hook._num_steps is not None:
-            return StopAtStepHook(num_steps=hook._num_steps)
-        return StopAtStepHook(last_step=hook._last_step)
+        steps = names.NUM_STEPS.get(hook)
+        if steps is not None:
+            return StopAtStepHook(num_steps=steps)
+        return StopAtStepHook(last_step=names.LAST_STEP.get(hook))
     if type(hook) is train.CheckpointSaverHook:
         return CheckpointSaverHook(
-            hook._checkpoint_dir,
-            checkpoint_basename=os.path.basename(hook._save_path),
-            listeners=[adopted_listener(listener) for listener in hook._listeners],
-            saver=retention_of_saver(hook._saver),
-            **_interval(hook),
+            names.CHECKPOINT_DIR.get(hook),
+            checkpoint_basename=os.path.basename(names.SAVE_PATH.get(hook)),
+            listeners=[adopted_listener(one) for one in names.LISTENERS.get(hook)],
+            saver=retention_of_saver(names.SAVER.get(hook)),
+            **_interval(names.TIMER.get(hook)),
         )
     if type(hook) is train.ProfilerHook:
-        directory = os.path.dirname(hook._output_file)
-        return ProfilerHook(output_dir=directory, **_interval(hook))
+        directory = os.path.dirname(names.OUTPUT_FILE.get(hook))
+        interval = _interval(names.TIMER_OF_PROFILER.get(hook))
+        return ProfilerHook(output_dir=directory, **interval)
     if type(hook) is train.FeedFnHook:
         return FeedFnHook(hook.feed_fn)
     if isinstance(hook, train.CheckpointSaverHook):
@@ -83,8 +83,8 @@ def retention_of_saver(saver: Any) -> Retention | None:
     train = _train()
     if train is None or not isinstance(saver, train.Saver):
         return None
-    hours = max(float(saver._keep_checkpoint_every_n_hours), _SMALLEST_HOURS)
-    return Retention(int(saver._max_to_keep or 0), hours)
+    hours = max(float(names.KEEP_EVERY_HOURS.get(saver)), _SMALLEST_HOURS)
+    return Retention(int(names.MAX_TO_KEEP.get(saver) or 0), hours)
 
 
 def adopted_listener(listener: Any) -> Any:
@@ -115,9 +115,11 @@ def _may_read_saves(hook: Any) -> bool:
     return is_of_user and not hasattr(hook, "get_state")
 
 
-def _interval(hook: Any) -> dict[str, Any]:
-    timer = hook._timer
-    return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
+def _interval(timer: Any) -> dict[str, Any]:
+    return {
+        "save_secs": names.EVERY_SECS.get(timer),
+        "save_steps": names.EVERY_STEPS.get(timer),
+    }
 
 
 def _values(results: Any) -> Any:
@@ -144,9 +146,9 @@ def _fetches_at_end(hook: Any) -> Any:
     """Returns a hook's fetches at the end, which it does not request before."""
     train = _train()
     if isinstance(hook, train.FinalOpsHook):
-        return hook._final_ops
-    if isinstance(hook, train.LoggingTensorHook) and hook._log_at_end:
-        return hook._current_tensors
+        return names.FINAL_OPS.get(hook)
+    if isinstance(hook, train.LoggingTensorHook) and names.LOGS_AT_END.get(hook):
+        return names.LOGGED_TENSORS.get(hook)
     return None
 
 
@@ -172,10 +174,7 @@ class TensorFlowHook(LoopHook):
     def __init__(self, hook: Any):
         self.hook = hook
         self.may_read_saves = _may_read_saves(hook)
-        # TensorFlow's hooks wait only for the values that they fetch.
-        is_own = _package_of(hook) == "tensorflow"
-        self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
-        self.acts_last = bool(getattr(hook, "acts_last", False))
+        self.session_fetches: list[str] = []
         self._early: _EarlyCall | None = None
 
     @property
@@ -196,10 +195,12 @@ class TensorFlowHook(LoopHook):
             return False
         return self._hooked.trains(_values_in(self.hook))
 
-    def run_ends(self, start: int) -> Iterable[int]:
-        """Returns all steps, if the hook overrides methods around runs."""
-        does = any(map(self._has_own, ("before_run", "after_run")))
-        return super().run_ends(start) if does else ()
+    def due_steps(self, start: int) -> Iterable[int] | None:
+        """Returns all runs, if the hook overrides methods around them."""
+        if not any(map(self._has_own, ("before_run", "after_run"))):
+            return ()
+        # TensorFlow's hooks wait only for the values that they fetch.
+        return EveryRun(start) if _package_of(self.hook) == "tensorflow" else None
 
     def _has_own(self, name: str) -> bool:
         """Returns whether the hook, or its class, overrides a method."""
@@ -237,7 +238,7 @@ class TensorFlowHook(LoopHook):
         with self._hooked.scope():
             self.hook.after_create_session(self._session, self._coordinator)
 
-    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+    def before_run(self, run_context: SessionRunContext) -> None:
         """Calls the hook; requests all values that it has ever requested."""
         del run_context
         train = _train()
@@ -255,7 +256,7 @@ class TensorFlowHook(LoopHook):
             self._run_request = self._request(None if assigns else fetches)
         for request in (at_end, self._run_request):
             self._requested.update(() if request is None else request.names)
-        return LaterArgs(sorted(self._requested))
+        self.session_fetches = sorted(self._requested)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -301,7 +302,7 @@ class TensorFlowSaverHook(TensorFlowHook):
         super().__init__(hook)
         listeners = [
             listener.listener if isinstance(listener, _ListenerOfSaves) else listener
-            for listener in hook._listeners
+            for listener in names.LISTENERS.get(hook)
         ]
         # Removes the listeners of an earlier call.
         self._own_listeners = [
@@ -314,19 +315,21 @@ class TensorFlowSaverHook(TensorFlowHook):
         """Gives the hook a saver that calls the session, and a shared timer."""
         super().open(session)
         self._opened = session
-        retention = retention_of_saver(self.hook._saver)
-        self.hook._saver = self.saver = _SessionSaver(session, retention)
-        _share_time(self.hook._timer, session)
+        retention = retention_of_saver(names.SAVER.get(self.hook))
+        self.saver = _SessionSaver(session, retention)
+        names.SAVER.set(self.hook, self.saver)
+        _share_time(names.TIMER.get(self.hook), session)
 
     def set_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """As in `CheckpointSaverHook`."""
         later_listeners = [
             _ListenerForTensorFlow(listener, self) for listener in listeners
         ]
-        self.hook._listeners = [
+        listeners = [
             _ListenerOfSaves(listener, self)
             for listener in (*self._own_listeners, *later_listeners)
         ]
+        names.LISTENERS.set(self.hook, listeners)
 
     @property
     def session(self) -> Session:
@@ -336,7 +339,7 @@ class TensorFlowSaverHook(TensorFlowHook):
 
 def _share_time(timer: Any, session: Session) -> None:
     """Makes a timer of seconds trigger on all hosts at the same step."""
-    if getattr(timer, "_every_secs", None) is None:
+    if not names.EVERY_SECS.is_set(timer) or names.EVERY_SECS.get(timer) is None:
         return  # All hosts count the same steps.
     triggers_here = functools.partial(type(timer).should_trigger_for_step, timer)
     timer.should_trigger_for_step = lambda step: session.is_so_anywhere(
