@@ -325,11 +325,9 @@ class TensorFlowSaverHook(TensorFlowHook):
         later_listeners = [
             _ListenerForTensorFlow(listener, self) for listener in listeners
         ]
-        listeners = [
-            _ListenerOfSaves(listener, self)
-            for listener in (*self._own_listeners, *later_listeners)
-        ]
-        names.LISTENERS.set(self.hook, listeners)
+        every_listener = (*self._own_listeners, *later_listeners)
+        called = [_ListenerOfSaves(listener, self) for listener in every_listener]
+        names.LISTENERS.set(self.hook, called)
 
     @property
     def session(self) -> Session:
