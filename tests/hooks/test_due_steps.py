@@ -1,4 +1,4 @@
-"""Tests that hooks determine the ends of runs if no loop length is set."""
+"""Tests that hooks determine the ends of runs by `due_steps`, without a set length."""
 
 import itertools
 
