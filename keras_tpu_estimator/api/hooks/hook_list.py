@@ -78,11 +78,11 @@ class HookList:
     def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
         self.hooks = tuple(hooks)
         self.session = session
-        self._loop_hooks = [hook for hook in self.hooks if isinstance(hook, LoopHook)]
+        self.loop_hooks = [hook for hook in self.hooks if isinstance(hook, LoopHook)]
         self._before_runs = self._overriding("before_run")
-        self._starting = self._overriding("start_run")
+        self.starting = self._overriding("start_run")
         # The sort is stable, so equal hooks keep their order.
-        self._after_runs = sorted(self._overriding("after_run"), key=_acts_last)
+        self.after_runs = sorted(self._overriding("after_run"), key=_acts_last)
         self._completing = self._overriding("run_completed")
         self._is_run_unreported = False
 
@@ -127,7 +127,7 @@ class HookList:
     @property
     def may_train(self) -> bool:
         """Whether a hook may run train operations itself, after `begin`."""
-        return any(hook.may_train for hook in self._loop_hooks)
+        return any(hook.may_train for hook in self.loop_hooks)
 
     def after_create_session(self, resuming: Resuming = _no_context) -> None:
         """Calls every hook's `after_create_session` in the context that `resuming`
@@ -147,27 +147,8 @@ class HookList:
                 requests[index] = args.fetches
         return HookedRun(self, context, requests)
 
-    def session_fetches(self) -> list[Any]:
-        """Returns the names that hooks may fetch after a run."""
-        names = [hook.session_fetches for hook in self._loop_hooks]
-        return [fetches for fetches in names if fetches is not None]
-
-    def start_run(self) -> None:
-        """Calls every `LoopHook`'s `start_run`."""
-        for _, hook in self._starting:
-            hook.start_run()
-
-    def after_run(self, context: SessionRunContext, fetches: dict[int, Any]) -> None:
-        """Calls every hook's `after_run` with the values that it requested."""
-        # All values are fetched first, because a hook may assign a variable
-        # that a later hook requested.
-        values = {
-            index: SessionRunValues(self.session.run(names))
-            for index, names in fetches.items()
-        }
-        for index, hook in self._after_runs:
-            hook.after_run(context, values.get(index, _NO_VALUES))
-        # The devices may still be executing the run.
+    def ran(self) -> None:
+        """Stores a run, which the devices may still be executing."""
         self._is_run_unreported = True
 
     def run_completed(self) -> None:
@@ -212,16 +193,26 @@ class HookedRun:
     @property
     def fetches(self) -> tuple[str, ...]:
         """The names that hooks requested or may fetch."""
-        fetches = [*self._requests.values(), *self._list.session_fetches()]
+        names = [hook.session_fetches for hook in self._list.loop_hooks]
+        fetches = [*self._requests.values(), *(n for n in names if n is not None)]
         return tuple(names_in(fetches)) if fetches else ()
 
     def start(self) -> None:
         """Reports to `LoopHook`s that the run takes place."""
-        self._list.start_run()
+        for _, hook in self._list.starting:
+            hook.start_run()
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; returns whether one asked to stop."""
-        self._list.after_run(self.context, self._requests)
+        # All values are fetched first, because a hook may assign a variable
+        # that a later hook requested.
+        values = {
+            index: SessionRunValues(self._list.session.run(names))
+            for index, names in self._requests.items()
+        }
+        for index, hook in self._list.after_runs:
+            hook.after_run(self.context, values.get(index, _NO_VALUES))
+        self._list.ran()
         return self.context.stop_requested
 
 

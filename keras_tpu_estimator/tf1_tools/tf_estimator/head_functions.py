@@ -1,5 +1,7 @@
 """The functions that make heads, below `tf.contrib.estimator` and in `canned.head`."""
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -184,43 +186,23 @@ def multi_head(
     return MultiHead(heads, head_weights)
 
 
-def _binary_logistic_head_with_sigmoid_cross_entropy_loss(
-    weight_column: Any = None,
-    thresholds: Sequence[float] | None = None,
-    label_vocabulary: Sequence[str] | None = None,
-    loss_reduction: str = SUM,
-    loss_fn: _LossFn = None,
-    name: str | None = None,
-) -> BinaryClassHead:
-    return binary_classification_head(
-        weight_column, thresholds, label_vocabulary, loss_reduction, loss_fn, name
-    )
+def _summing(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sums losses by default, as those of `canned.head` did."""
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def make_summing(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        return make(**{"loss_reduction": SUM} | arguments)
+
+    return make_summing
 
 
-def _multi_class_head_with_softmax_cross_entropy_loss(
-    n_classes: int,
-    weight_column: Any = None,
-    label_vocabulary: Sequence[str] | None = None,
-    loss_reduction: str = SUM,
-    loss_fn: _LossFn = None,
-    name: str | None = None,
-) -> MultiClassHead:
-    return multi_class_head(
-        n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name
-    )
-
-
-def _regression_head(
-    weight_column: Any = None,
-    label_dimension: int = 1,
-    loss_reduction: str = SUM,
-    loss_fn: _LossFn = None,
-    inverse_link_fn: Callable[[Any], Any] | None = None,
-    name: str | None = None,
-) -> RegressionHead:
-    return regression_head(
-        weight_column, label_dimension, loss_reduction, loss_fn, inverse_link_fn, name
-    )
+_binary_logistic_head_with_sigmoid_cross_entropy_loss = _summing(
+    binary_classification_head
+)
+_multi_class_head_with_softmax_cross_entropy_loss = _summing(multi_class_head)
+_regression_head = _summing(regression_head)
 
 
 def _binary_logistic_or_multi_class_head(
