@@ -7,15 +7,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Self
 
-from keras_tpu_estimator.api.hooks.session_run_hook import (
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -34,8 +28,8 @@ class LoopEnd:
     due: frozenset[str] = frozenset()
 
 
-class Preemption(SessionRunHook):
-    """A hook that ends training after a signal inside its `with` block."""
+class Preemption:
+    """The end of training after a signal inside a `with` block."""
 
     def __init__(self) -> None:
         self._signals = StopSignals()
@@ -62,19 +56,6 @@ class Preemption(SessionRunHook):
 
     def __exit__(self, *exception: object) -> None:
         self._signals.__exit__(*exception)
-
-    def due_steps(self, start: int) -> Iterable[int]:
-        """Returns no ends, because any end of a loop suffices."""
-        del start
-        return ()
-
-    def after_run(
-        self, run_context: SessionRunContext, run_values: SessionRunValues
-    ) -> None:
-        """Ends training if a signal has arrived."""
-        del run_values
-        if self.is_requested():
-            run_context.request_stop()
 
     def exit_if_requested(self, checkpoint: str | None) -> None:
         """Ends the script if a signal has arrived, and logs the latest checkpoint.

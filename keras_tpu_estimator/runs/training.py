@@ -143,7 +143,7 @@ class Training:
                         infeed=infeed,
                         positions=positions,
                     )
-                    self._train(call, step, first, (*watch, *self.hooks, preemption))
+                    self._train(call, step, first, (*watch, *self.hooks))
         preemption.exit_if_requested(context.latest_checkpoint())
 
     @contextlib.contextmanager
