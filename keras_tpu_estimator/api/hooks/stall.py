@@ -6,14 +6,11 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Self, TypeVar
 
-from keras_tpu_estimator.api.hooks.session_run_hook import (
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 
 T = TypeVar("T")
 
@@ -57,22 +54,15 @@ class StallWatch:
                 wait = self._timeout_secs
 
 
-class StallHook(SessionRunHook):
-    """A hook that restarts a watch at the end of each run."""
+class StallHook(LoopHook):
+    """A hook that restarts a watch when a run is complete."""
 
     def __init__(self, watch: StallWatch):
         self._watch = watch
 
-    def due_steps(self, start: int) -> Iterable[int]:
-        """Returns no steps, because it accepts any end."""
-        del start
-        return ()
-
-    def after_run(
-        self, run_context: SessionRunContext, run_values: SessionRunValues
-    ) -> None:
+    def run_completed(self, session: Session) -> None:
         """Restarts the watch."""
-        del run_context, run_values
+        del session
         self._watch.restart()
 
 
@@ -121,7 +111,7 @@ def watched(
 
 
 @contextlib.contextmanager
-def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
+def stalls_shown(timeout_secs: float | None) -> Iterator[list[LoopHook]]:
     """Prints stacks if a `with` block takes too long; `None` means no limit."""
     if timeout_secs is None:
         yield []
