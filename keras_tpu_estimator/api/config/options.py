@@ -73,10 +73,11 @@ class Unset:
 
 
 class Option:
-    """A descriptor that stores a field's value in the configuration under its name, so
-    that a property of a subclass can replace the field and read it by `super()`.
+    """A descriptor by which a property of a subclass can replace a field, and read the
+    configuration's own value by `super()`.
 
-    It is the default of the field, as `dataclasses` defines for descriptors.
+    It is the default of the field, as `dataclasses` defines for descriptors. Without a
+    property, Python reads the configuration's attribute itself.
 
     Attributes:
         default: The default value.
@@ -107,12 +108,10 @@ class Option:
     def __get__(self, config: object, owner: type) -> Any:
         return self.default if config is None else vars(config)[self._name]
 
-    def __set__(self, config: object, value: object) -> None:
-        vars(config)[self._name] = value
-
     def store(self, config: object, value: object) -> None:
         """Stores a value for a property of a subclass, to which `Unset` is unknown."""
-        self.__set__(config, value.value if isinstance(value, Unset) else value)
+        stored = value.value if isinstance(value, Unset) else value
+        vars(config)[self._name] = stored
 
 
 # A function, because type checkers compare the type of a default with the field's.

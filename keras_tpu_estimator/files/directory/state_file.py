@@ -115,7 +115,7 @@ def _parse(text: str, model_dir: str) -> CheckpointState:
 def _relative(name: str, model_dir: str) -> str:
     """Returns a name relative to the directory, also for a full path."""
     directory, base = os.path.split(name)
-    is_whole = os.path.isabs(name) or is_url(name)
+    is_whole = bool(directory) and (os.path.isabs(name) or is_url(name))
     is_here = is_whole and canonical(directory) == canonical(model_dir)
     return base if is_here else name
 
