@@ -92,7 +92,7 @@ class TF1Program:
             step = GraphStep(
                 model, mode, example, self._metrics, self._options.random_bits
             )
-            enter(self.store, model, step.local)
+            enter(self.store, model, step.local, step.on_host)
             if not step.counts_once:
                 enter_repeats(self.store)
             self._steps[key] = step.of_all_cores()

@@ -258,10 +258,18 @@ class Wide(tf.train.SessionRunHook):
         run_context.session.run(self.more)
 
 
+def wide_model_fn(features, labels, mode, params):
+    spec = model_fn(features, labels, mode, params)
+    Wide().begin()  # Of which only hooks use the variables.
+    return spec
+
+
+@pytest.mark.parametrize("maker", [model_fn, wide_model_fn])
 @pytest.mark.parametrize("cores", [False, True])
 @pytest.mark.parametrize("layout", ["tensorflow", "hdf5", "orbax"])
-def test_wide_numbers_of_a_hook_stay_on_the_host(layout, cores, tmp_path):
+def test_wide_numbers_of_hooks_stay_on_the_host(layout, cores, maker, tmp_path):
     settings = {"use_tpu": cores, "config": {"checkpoint_format": layout}}
+    made = functools.partial(estimator, maker, iterations=1)
     program = made(tmp_path, **settings)
     first, second = Wide(), Wide()
     program.train(fed([X, X]), hooks=[first], steps=2)
@@ -279,6 +287,114 @@ def test_wide_numbers_of_a_hook_stay_on_the_host(layout, cores, tmp_path):
     evaluated = Wide()
     made(tmp_path, **settings).evaluate(fed([X]), hooks=[evaluated])
     assert int(evaluated.seen[0][0]) == MILLISECONDS + 4
+
+
+class InBeforeRun(tf.train.SessionRunHook):
+    """Assigns, in each run, variables that `wide_model_fn` makes."""
+
+    def begin(self):
+        self.wide = Wide()
+        self.wide.begin()
+        self.got = []
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs([self.wide.time.assign_add(MILLISECONDS)])
+
+    def after_run(self, run_context, run_values):
+        self.got += map(int, run_values.results)
+
+
+def test_run_assigns_wide_variables_of_model_fn(tmp_path):
+    # As in TensorFlow 1.15.5.
+    hook = InBeforeRun()
+    estimator(wide_model_fn, tmp_path, iterations=1).train(
+        fed([X, X]), hooks=[hook], steps=2
+    )
+    assert hook.got == [MILLISECONDS - 1, 2 * MILLISECONDS - 1]
+
+
+class Fetching(tf.train.SessionRunHook):
+    """Fetches what `make` computes from a wide variable."""
+
+    def __init__(self, make):
+        self.make, self.got = make, []
+
+    def begin(self):
+        wide = Wide()
+        wide.begin()
+        self.value = self.make(wide.time)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self.value)
+
+    def after_run(self, run_context, run_values):
+        self.got.append(int(run_values.results))
+
+
+@pytest.mark.parametrize("maker", [model_fn, wide_model_fn])
+def test_hook_fetches_values_of_wide_variables(maker, tmp_path):
+    hook = Fetching(lambda time: time + MILLISECONDS)
+    estimator(maker, tmp_path, iterations=1).train(fed([X]), hooks=[hook], steps=1)
+    assert hook.got == [MILLISECONDS - 1]
+
+
+def test_wide_variable_in_a_tensor_of_the_step_is_an_error(tmp_path):
+    def with_loss(time):
+        loss = tf.get_default_graph().get_tensor_by_name("Mean:0")
+        return tf.cast(time, "float32") * loss
+
+    program = estimator(wide_model_fn, tmp_path, iterations=1)
+    with pytest.raises(ValueError, match="because they stay on the host"):
+        program.train(fed([X]), hooks=[Fetching(with_loss)], steps=1)
+
+
+def reading_model_fn(features, labels, mode, params):
+    runs = tf.get_variable(
+        "runs", [], tf.int64, tf.constant_initializer(7), trainable=False
+    )
+    spec = model_fn(features, labels, mode, params)
+    if mode == kte.ModeKeys.EVAL:
+        return spec._replace(loss=spec.loss + tf.cast(runs, tf.float32))
+    return spec
+
+
+@pytest.mark.parametrize("cores", [False, True])
+def test_wide_variable_moves_to_the_devices_when_a_mode_reads_it(cores, tmp_path):
+    hook = Counting()
+    program = estimator(reading_model_fn, tmp_path, iterations=1, use_tpu=cores)
+    for runs in (8, 9):
+        program.train(fed([X]), hooks=[hook], steps=1)
+        loss = program.evaluate(fed([X]), steps=1)["loss"]
+        assert loss == 2 ** (runs - 7) + runs
+    assert hook.read == [[8, 0.5], [9, 0.5]]
+    assert kte.load_variable(tmp_path, "runs").dtype == np.int64
+
+
+class CountingBatches(tf.train.SessionRunHook):
+    """Runs an operation on batches that also counts them in a wide variable."""
+
+    def __init__(self, operation, runs):
+        self.operation, self.runs = operation, runs
+        self.got = []
+
+    def before_run(self, run_context):
+        run_context.session.run(self.operation)
+        self.got.append(int(run_context.session.run(self.runs)))
+
+
+def counting_model_fn(features, labels, mode, params):
+    spec = model_fn(features, labels, mode, params)
+    runs = tf.get_variable("runs", [], tf.int64, tf.zeros_initializer())
+    w = tf.get_variable("sum", [], initializer=tf.zeros_initializer())
+    operation = tf.group(w.assign_add(tf.reduce_mean(features)), runs.assign_add(1))
+    return spec._replace(training_hooks=[CountingBatches(operation, runs)])
+
+
+def test_wide_variable_counts_batches_of_a_hook(tmp_path):
+    program = estimator(counting_model_fn, tmp_path, iterations=1)
+    program.train(fed([X] * 6), steps=3)
+    assert kte.load_variable(tmp_path, "runs") == 3
+    assert kte.load_variable(tmp_path, "sum") == 3
 
 
 class Restoring(tf.train.SessionRunHook):

@@ -86,6 +86,7 @@ class CachedValues(Mapping[str, jax.Array]):
             self._initialized.clear()
         self.source = source  # With the requested name of the checkpoint.
         self._values = usable(self._values)
+        self._values |= self._shardings.moved(self._values)
         paths = {*step.reads, *self._store.without_slots()}
         if slots:
             paths |= self._store.slots
@@ -230,7 +231,10 @@ class VariableOwner:
         self.complete(values, step)
 
     def complete(self, values: RunState, step: Step) -> None:
-        """Adds initial values of variables that the model has gained."""
+        """Adds initial values of variables that the model has gained, and moves those
+        that it now reads to the devices.
+        """
+        values.update(self._where_used(self._shardings.moved(values), values.mode))
         missing = {*self._store.without_slots(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))

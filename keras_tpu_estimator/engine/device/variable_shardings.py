@@ -3,13 +3,14 @@
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.mesh import transfers
 from keras_tpu_estimator.base.mesh.cores import Cores, own_copies, own_cores
@@ -104,6 +105,17 @@ class VariableShardings:
         on_host = self._on_host(values)
         on_devices = {p: value for p, value in values.items() if p not in on_host}
         return own_copies(self._cores, on_devices) | on_host
+
+    def moved(self, values: Mapping[str, Any]) -> ArraysByPath:
+        """Returns copies on the devices of values that no longer belong on the host."""
+        late = {
+            path: as_dtype(
+                value, self._store.device_dtype(path), f"The variable {path!r}"
+            )
+            for path, value in values.items()
+            if isinstance(value, np.ndarray) and path not in self._store.on_host
+        }
+        return self.put(late) if late else {}
 
     def _on_host(self, values: AnyArraysByPath) -> dict[str, Any]:
         """Returns the values that belong on the host."""

@@ -68,7 +68,7 @@ class VariableStore:
             Checkpoints do not contain them.
         saved_dtypes: Dtypes in checkpoints by path, where devices have
             narrower ones.
-        on_host: Paths of the variables that no step reads, and that devices
+        on_host: Paths of the variables that no step has read, and that devices
             cannot hold in their dtypes. Their values are NumPy arrays.
         inputs: A description of the inputs of the last trace of `model_fn`.
         rows: Numbers of rows by path, of variables whose rows are sharded over

@@ -34,22 +34,24 @@ def enter(
     store: VariableStore,
     model: ModelGraph,
     local: Collection[str],
-    of_hooks: bool = False,
+    on_host: Collection[str],
 ) -> None:
     """Enters the new variables of a graph, with the local variables of its step.
 
-    Those `of_hooks` stay on the host if devices cannot hold them in their dtypes.
+    Those `on_host` are NumPy arrays until a step reads them.
     """
     new = {}
     local_variables = {name: model.local[name] for name in local}
-    for name, variable in {**local_variables, **model.variables}.items():
+    variables = {**local_variables, **model.variables}
+    store.on_host -= variables.keys() - {*on_host}
+    for name, variable in variables.items():
         shape = tuple(variable.shape.as_list())
         if name not in store.variables:
             dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
             on_devices = jax.dtypes.canonicalize_dtype(dtype)
             if on_devices != dtype:
                 store.saved_dtypes[name] = dtype
-                if of_hooks:
+                if name in on_host:
                     store.on_host.add(name)
             new[name] = without_value(
                 name,
@@ -70,6 +72,12 @@ def enter(
         store.add(
             new, functools.partial(_initial_values, model, set(new), store.on_host)
         )
+
+
+def is_wide(variable: Any) -> bool:
+    """Returns whether devices cannot hold a variable in its dtype."""
+    dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
+    return bool(jax.dtypes.canonicalize_dtype(dtype) != dtype)
 
 
 def enter_seed(store: VariableStore, seed: int) -> None:

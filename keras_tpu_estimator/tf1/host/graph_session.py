@@ -82,7 +82,7 @@ class HookedGraph(Protocol):
 
     def assigns(self, fetches: Any) -> bool:
         """Returns whether `host_run` accepts fetches, which assign only variables that
-        hooks made.
+        the step does not use.
         """
 
     def request(

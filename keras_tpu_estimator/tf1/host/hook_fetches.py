@@ -75,14 +75,16 @@ class FetchedGraph:
         fetched: The fetches of each run without hooks.
         parts: Cached results about its tensors.
 
-    `step_of` returns the step of some elements of the graph.
+    `step_of` returns the step of some elements of the graph, and enters its variables.
+    The main step uses the variables `used`.
     """
 
     def __init__(
         self,
         model: ModelGraph,
         num_replicas: int,
-        step_of: Callable[[ModelGraph, Sequence[Any]], Step],
+        step_of: Callable[[ModelGraph, Sequence[Any], VariableStore], Step],
+        used: Collection[str],
     ):
         self._step_of = step_of
         self._steps: dict[tuple[str, ...], Step] = {}
@@ -93,7 +95,7 @@ class FetchedGraph:
         self.parts: dict[Any, _Part | None] = {}
         self._assigns: dict[Any, bool] = {}
         self._known_to_train: dict[tuple[str, ...], bool] = {}
-        self._of_model_fn = {*model.variables}
+        self._used = frozenset(used)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -140,7 +142,7 @@ class FetchedGraph:
         self._assigns.clear()
         self._steps.clear()
         self._known_to_train.clear()
-        enter(store, self._model, local, of_hooks=True)
+        enter(store, self._model, local, {*new, *local, *store.on_host})
         return True
 
     def host_run(
@@ -200,13 +202,7 @@ class FetchedGraph:
                     f"operations of `begin`. Received: {', '.join(key)}, not all of "
                     "which exist. Make them in model_fn, or drop a last, smaller batch."
                 ) from error
-            on_devices = {
-                name: variable
-                for name, variable in self._model.variables.items()
-                if name not in store.on_host
-            }
-            model = dataclasses.replace(self._model, variables=on_devices)
-            self._steps[key] = self._step_of(model, elements)
+            self._steps[key] = self._step_of(self._model, elements, store)
         return self._steps[key]
 
     def _elements_in(self, values: Any) -> Iterator[Any]:
@@ -228,14 +224,16 @@ class FetchedGraph:
         return self._known_to_train[key]
 
     def assigns(self, fetches: Any) -> bool:
-        """Returns whether fetches assign only variables of hooks. See `HookedGraph`."""
+        """Returns whether fetches assign only variables that the step does not use.
+
+        See `HookedGraph`.
+        """
         leaves = jax.tree.leaves(in_components(fetches))
         key = tuple(getattr(leaf, "name", leaf) for leaf in leaves)
         if key not in self._assigns:
             run = self.host_run(fetches, None)
             assigned = [] if run is None else run.assigned
-            is_own = self._of_model_fn.isdisjoint(assigned)
-            self._assigns[key] = bool(assigned) and is_own
+            self._assigns[key] = bool(assigned) and self._used.isdisjoint(assigned)
         return self._assigns[key]
 
     def _counterpart(self, leaf: Any) -> _Part | None:
@@ -301,6 +299,7 @@ class FetchedGraph:
             return _one(name, dtype)
         part = self._of_strings(tensor)
         if requested is None:
+            part = part or self._of_unused(tensor)
             return part or _one(name, dtype)
         part = part or self._of_variables(tensor)
         always = self._model.variables
@@ -352,6 +351,13 @@ class FetchedGraph:
         if run is None or run.assigned:
             return None
         return _Part(run.names, lambda values: run.run(values)[0])
+
+    def _of_unused(self, tensor: Any) -> _Part | None:
+        """Returns a part of variables that the step does not use, or `None`."""
+        part = self._of_variables(tensor)
+        if part is None or not part.names or not self._used.isdisjoint(part.names):
+            return None
+        return part
 
 
 def _leaves(value: Any, depth: int = 4) -> Iterator[Any]:

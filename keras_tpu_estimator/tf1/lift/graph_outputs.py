@@ -13,6 +13,7 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.graph.variables import is_wide
 from keras_tpu_estimator.tf1.host.summaries import Recorded
 from keras_tpu_estimator.tf1.lift.lifting import Lifted, Pruned
 
@@ -138,6 +139,9 @@ class GraphOutputs:
     Attributes:
         pruned: The step without the fetches of hooks.
         local: The names of the local variables that the step may have.
+        used: The names of the variables that the step uses, without its summaries.
+        on_host: The names of the variables that nothing on the devices uses, and that
+            devices cannot hold in their dtypes.
     """
 
     def __init__(
@@ -154,10 +158,12 @@ class GraphOutputs:
         self._targets = targets
         self._is_split = is_split
         self.pruned = self._prune([])
-        used = {*self.pruned.body.variables}
-        used |= {*model.loose}
-        self.local = tuple(n for n in model.local if counts or n in used)
+        self.used = frozenset(self.pruned.body.variables)
+        used_or_loose = self.used | {*model.loose}
+        self.local = tuple(n for n in model.local if counts or n in used_or_loose)
+        self.on_host = frozenset[str]()
         self._summaries = self._possible(summaries)
+        self.on_host = self._left_on_host()
         self._named: dict[str, Any] = {}
         self._compiled: Compiled | None = None
 
@@ -211,6 +217,17 @@ class GraphOutputs:
         check_variables(model, pruned)
         return pruned
 
+    def _left_on_host(self) -> frozenset[str]:
+        """Returns the names for `on_host`."""
+        model = self._model
+        variables = {**model.variables, **{n: model.local[n] for n in self.local}}
+        unused = variables.keys() - self.used - {GLOBAL_STEP}
+        wide = {name for name in unused if is_wide(variables[name])}
+        if wide and self._summaries:
+            tensors = [summary.tensor for summary in self._summaries]
+            wide -= {*self._prune(tensors).body.variables}
+        return frozenset(wide)
+
     def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
         """Returns the summaries of tensors that devices can compute."""
         possible, groups = [], [[*summaries]] if summaries else []
@@ -240,6 +257,14 @@ class GraphOutputs:
                 "Hooks in evaluation and prediction must not fetch tensors that "
                 f"metrics of the graph update. Received one of {sorted(tensors)}, "
                 f"which reads {unknown}. Return it in `eval_metrics`."
+            )
+        hosted = sorted(self.on_host & {*pruned.body.variables})
+        if hosted:
+            raise ValueError(
+                "A hook must fetch 64-bit variables that only hooks use without "
+                "tensors of the step, because they stay on the host. Received one of "
+                f"{sorted(tensors)}, which reads {hosted}. Fetch both separately, or "
+                "give these variables a dtype of 32 bits."
             )
         assignable = {*self.pruned.effects.last_writes, *self.local}
         assigned = sorted(pruned.effects.last_writes.keys() - assignable)

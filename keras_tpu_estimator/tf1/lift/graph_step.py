@@ -35,10 +35,15 @@ from keras_tpu_estimator.engine.program.steps import (
     same_on_all,
     splits,
 )
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, objects_of, retention_of
-from keras_tpu_estimator.tf1.graph.variables import BATCH_RUNS, REPEATS, SEED
+from keras_tpu_estimator.tf1.graph.variables import (
+    BATCH_RUNS,
+    REPEATS,
+    SEED,
+    enter,
+)
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host.host_graph import growing_loops
@@ -76,6 +81,7 @@ class GraphStep:
 
     Attributes:
         local: The names of the local variables that the step may have.
+        on_host: The names of the variables that it leaves on the host.
         counts_once: Whether each TRAIN step adds one to the global step.
     """
 
@@ -113,6 +119,7 @@ class GraphStep:
         )
         self._check()
         self.local = self._outputs.local
+        self.on_host = self._outputs.on_host
         self.counts_once = not training or self._outputs.pruned.counts_once()
         if training and self.counts_once and self._own_host_call is not None:
             self._own_host_call.steps_counted = 1
@@ -123,12 +130,13 @@ class GraphStep:
         model = self._model
         changes = {*self._outputs.pruned.effects.last_writes, *self.local}
         counters = {*self._counters()}
-        changes |= counters
-        loop_variables = {SEED, *counters}
+        on_devices = {*model.variables, *self.local} - self.on_host
+        changes = {*changes, *counters} - self.on_host
+        loop_variables = {GLOBAL_STEP, SEED, *counters}
         return Step(
             mode=self._mode,
             function=self._run,
-            reads=(*{GLOBAL_STEP, *loop_variables, *model.variables, *self.local},),
+            reads=(*loop_variables, *on_devices),
             assigned=tuple(changes),
             metric_fn=self._metric_fn,
             host_call=self._host_call,
@@ -147,6 +155,7 @@ class GraphStep:
                     model,
                     self._example.cores.topology.num_replicas,
                     self._step_of_operations,
+                    self._outputs.used,
                 ),
                 self.counts_once,
                 retention_of(model.scaffold),
@@ -252,9 +261,13 @@ class GraphStep:
         stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
         return {REPEATS: jnp.where(stays, values[REPEATS] + 1, jnp.uint32(0))}
 
-    def _step_of_operations(self, model: ModelGraph, elements: Sequence[Any]) -> Step:
+    def _step_of_operations(
+        self, model: ModelGraph, elements: Sequence[Any], store: VariableStore
+    ) -> Step:
         """Returns a step of operations that a hook runs. `model` has its variables."""
-        return HookedStep(model, elements, self._example, self._bits).of_all_cores()
+        step = HookedStep(model, elements, self._example, self._bits)
+        enter(store, model, step.local, step.on_host)
+        return step.of_all_cores()
 
     def _summaries(self) -> list[Recorded]:
         """Returns the summaries of training."""
