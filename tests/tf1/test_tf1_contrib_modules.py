@@ -120,7 +120,7 @@ def test_private_name_is_not_a_public_name_of_the_same_spelling():
     [
         ("crf.python.ops.crf.CrfForwardRnnCell", "Use tf.contrib.crf.crf_log"),
         ("opt.python.training.ggt.GGTOptimizer", "Use tf.train.AdamOptimizer"),
-        ("rnn.python.ops.rnn_cell.GridLSTMCell", "Write it as a subclass of"),
+        ("rnn.python.ops.rnn_cell.LayerNormLSTMCell", "Write it as a subclass of"),
         ("seq2seq.python.ops.decoder.Decoder", "Decoders and attention"),
         ("tpu.python.tpu.session_support.anything", "There is no session"),
         ("tpu.python.tpu.tpu_embedding.TPUEmbedding", "Make tables with"),

@@ -197,6 +197,77 @@ def _padded(contrib):
     return _all_of(data.apply(contrib.data.padded_batch_and_drop_remainder(2, [None])))
 
 
+def _frequencies(contrib):
+    """Calls a cell once, whose state has another size than it declares."""
+    results = []
+    for scope, options in (
+        ("plain", {}),
+        ("peepholes", {"use_peepholes": True, "cell_clip": 0.5, "num_unit_shards": 2}),
+    ):
+        cell = contrib.rnn.TimeFreqLSTMCell(
+            3, feature_size=2, frequency_skip=2, **options
+        )
+        inputs, state = x(2, 4), x(2, 12, start=2.0)
+        with tf.variable_scope(scope):
+            outputs = cell(inputs, state)
+        results.append([outputs, tf.gradients(outputs, [inputs, state])])
+    return results
+
+
+def _grid(name="GridLSTMCell", **options):
+    settings = {"feature_size": 2, "frequency_skip": 1, "num_frequency_blocks": [3]}
+    return _unrolled(lambda rnn: getattr(rnn, name)(3, **dict(settings, **options)))
+
+
+# Two blocks of the four features.
+_BLOCKS = {
+    "num_frequency_blocks": [2, 1],
+    "start_freqindex_list": [0, 2],
+    "end_freqindex_list": [3, 4],
+}
+
+
+def _derived(contrib):
+    """Runs cells of a program, which derives them from the two abstract ones."""
+
+    class Cell(contrib.rnn.RNNCell):
+        state_size = output_size = 3
+
+        def call(self, inputs, state):
+            kernel = tf.get_variable("kernel", [7, 3])
+            state = tf.tanh(tf.matmul(tf.concat([inputs, state], 1), kernel))
+            return state, state
+
+    class Layer(contrib.rnn.LayerRNNCell):
+        state_size = output_size = 3
+
+        def build(self, inputs_shape):
+            self.kernel = self.add_variable("kernel", shape=[7, 3])
+            self.built = True
+
+        def call(self, inputs, state):
+            joined = tf.concat([inputs, state], 1)
+            state = tf.tanh(tf.matmul(joined, self.kernel))
+            return state, state
+
+    class Fused(contrib.rnn.FusedRNNCell):
+        def __call__(self, inputs, dtype=None, **kwargs):
+            return 2.0 * inputs, tf.zeros([1], dtype)
+
+    results = []
+    for scope, cell in (
+        ("cell", Cell()),
+        ("layer", Layer()),
+        ("wrapped", contrib.rnn.OutputProjectionWrapper(Layer(name="inner"), 2)),
+    ):
+        results.append(
+            tf.nn.dynamic_rnn(cell, x(2, 3, 4), dtype=tf.float32, scope=scope)
+        )
+    turned = contrib.rnn.TimeReversedFusedRNN(Fused())
+    results.append(turned(x(3, 2, 4), dtype=tf.float32))
+    return results
+
+
 CALLS = {
     "crf.crf_binary_score": _crf(
         "crf_binary_score",
@@ -259,10 +330,36 @@ CALLS = {
     "rnn.AttentionCellWrapper, sizes": _unrolled(
         lambda rnn: rnn.AttentionCellWrapper(rnn.GRUCell(3), 3, 2, 5, 4)
     ),
+    "rnn.BidirectionalGridLSTMCell": _grid("BidirectionalGridLSTMCell"),
+    "rnn.BidirectionalGridLSTMCell, moved": _grid(
+        "BidirectionalGridLSTMCell", backward_slice_offset=1, use_peepholes=True
+    ),
+    "rnn.BidirectionalGridLSTMCell, moved back": _grid(
+        "BidirectionalGridLSTMCell", backward_slice_offset=-1, **_BLOCKS
+    ),
     "rnn.CompiledWrapper": _unrolled(lambda rnn: rnn.CompiledWrapper(rnn.GRUCell(3))),
     "rnn.Conv1DLSTMCell": _convolved(1),
     "rnn.Conv2DLSTMCell": _convolved(2),
     "rnn.Conv3DLSTMCell": _convolved(3),
+    "rnn.CoupledInputForgetGateLSTMCell": _unrolled(
+        lambda rnn: rnn.CoupledInputForgetGateLSTMCell(3)
+    ),
+    "rnn.CoupledInputForgetGateLSTMCell, all": _unrolled(
+        lambda rnn: rnn.CoupledInputForgetGateLSTMCell(
+            3,
+            use_peepholes=True,
+            num_proj=2,
+            proj_clip=0.3,
+            num_unit_shards=4,
+            num_proj_shards=2,
+            state_is_tuple=False,
+        )
+    ),
+    "rnn.CoupledInputForgetGateLSTMCell, normalized": _unrolled(
+        lambda rnn: rnn.CoupledInputForgetGateLSTMCell(
+            3, layer_norm=True, norm_gain=0.5, norm_shift=0.1
+        )
+    ),
     "rnn.EmbeddingWrapper": _looked_up,
     "rnn.FusedRNNCellAdaptor": _adapted,
     "rnn.GLSTMCell": _unrolled(lambda rnn: rnn.GLSTMCell(4, number_of_groups=2)),
@@ -271,6 +368,17 @@ CALLS = {
     ),
     "rnn.GRUBlockCell": _unrolled(lambda rnn: rnn.GRUBlockCell(3)),
     "rnn.GRUBlockCellV2": _unrolled(lambda rnn: rnn.GRUBlockCellV2(3)),
+    "rnn.GridLSTMCell": _grid(),
+    "rnn.GridLSTMCell, blocks": _grid(
+        state_is_tuple=False, couple_input_forget_gates=True, **_BLOCKS
+    ),
+    "rnn.GridLSTMCell, coupled": _grid(
+        use_peepholes=True, couple_input_forget_gates=True, num_unit_shards=2
+    ),
+    "rnn.GridLSTMCell, peepholes": _grid(use_peepholes=True, cell_clip=0.2),
+    "rnn.GridLSTMCell, shared": _grid(
+        use_peepholes=True, share_time_frequency_weights=True, **_BLOCKS
+    ),
     "rnn.HighwayWrapper": _unrolled(lambda rnn: rnn.HighwayWrapper(rnn.GRUCell(4))),
     "rnn.HighwayWrapper, two gates": _unrolled(
         lambda rnn: rnn.HighwayWrapper(rnn.GRUCell(4), False, 0.5)
@@ -291,6 +399,7 @@ CALLS = {
     "rnn.IndRNNCell": _unrolled(lambda rnn: rnn.IndRNNCell(3)),
     "rnn.NASCell": _unrolled(lambda rnn: rnn.NASCell(3)),
     "rnn.NASCell, projected": _unrolled(lambda rnn: rnn.NASCell(3, 2, use_bias=True)),
+    "rnn.RNNCell": _derived,
     "rnn.SRUCell": _unrolled(lambda rnn: rnn.SRUCell(3)),
     "rnn.UGRNNCell": _unrolled(lambda rnn: rnn.UGRNNCell(3)),
     "rnn.GRUCell": _unrolled(lambda rnn: rnn.GRUCell(3)),
@@ -308,7 +417,14 @@ CALLS = {
             [rnn.BasicLSTMCell(3), rnn.ResidualWrapper(rnn.BasicRNNCell(3))]
         )
     ),
+    "rnn.TimeFreqLSTMCell": _frequencies,
     "rnn.TimeReversedFusedRNN": _reversed,
+    "rnn.best_effort_input_batch_size": lambda c: [
+        c.rnn.best_effort_input_batch_size([x(4, 2)]),
+        c.rnn.best_effort_input_batch_size(
+            [tf.placeholder_with_default(x(4, 2), [4, None])]
+        ),
+    ],
     "rnn.python.ops.core_rnn_cell._linear": _mapped,
     "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
     "rnn.stack_bidirectional_rnn": _stacked,
@@ -325,6 +441,8 @@ ALIASES = {
     "rnn.python.ops.core_rnn_cell._Linear": ("rnn.python.ops.core_rnn_cell._linear"),
     "rnn.ConvLSTMCell": "rnn.Conv2DLSTMCell",
     "rnn.BasicLSTMCell": "rnn.MultiRNNCell",
+    "rnn.FusedRNNCell": "rnn.RNNCell",
+    "rnn.LayerRNNCell": "rnn.RNNCell",
     "rnn.BasicRNNCell": "rnn.MultiRNNCell",
     "rnn.ResidualWrapper": "rnn.MultiRNNCell",
 }
