@@ -7,6 +7,7 @@
     nox -s ecosystem            # KerasHub models.
     nox -s without_tools        # The package without TF1 and plans.
     nox -s keras_tests -- PATH  # Keras's own tests, from a checkout at PATH.
+    nox -s starters -- torchrun # Starters of processes, or those with these names.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.13` and
@@ -141,6 +142,20 @@ def keras_tests(session: nox.Session) -> None:
         session.error("A checkout of Keras must be given. Pass its path after `--`.")
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.upstream.keras_tests", *session.posargs)
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def starters(session: nox.Session) -> None:
+    """Trains in processes of Open MPI, MPICH, SLURM, torchrun and Ray.
+
+    Debian's packages `openmpi-bin`, `mpich`, `slurmctld`, `slurmd` and `munge` have the
+    commands. `munged` must run.
+
+    Args:
+        session: Its arguments are the names of starters. Defaults to all.
+    """
+    session.install("-e", ".[test]", "mpi4py", "ray[train]", "torch")
+    session.run("python", "-m", "tests.starters", *session.posargs)
 
 
 @nox.session(python="3.11", venv_backend="uv")

@@ -372,7 +372,7 @@ PRIVATE_ATTRIBUTES = {
     # The protected attributes for subclasses of cells.
     "tf1.reimplemented.rnn",
 }
-_OF_PYTHON = {"_getframe", "_current_frames"}
+_OF_PYTHON = {"_getframe", "_current_frames", "_exit"}
 
 
 def names_made(tree: ast.AST) -> Iterator[str]:

@@ -53,4 +53,4 @@ def test_contradictory_settings_are_refused(values, exception, message):
 
 def test_single_process_needs_no_address():
     assert Cluster("a:1", 1, 0) == Cluster()
-    assert dataclasses.astuple(Cluster()) == (None, 1, 0)
+    assert dataclasses.astuple(Cluster()) == (None, 1, 0, None)

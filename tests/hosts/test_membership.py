@@ -100,7 +100,7 @@ def test_end_is_logged_and_has_a_code(member, ends, caplog, monkeypatch):
     monkeypatch.setattr(own.watch, "look", lambda: problem)
     with pytest.raises(SystemExit):
         own._end(problem)
-    assert ends == [1]
+    assert ends == [75]
     assert (
         "Host 1 of 3 is gone. Host 0 also ends. Restart all hosts to "
         "continue from the latest checkpoint." in caplog.text
@@ -167,7 +167,7 @@ def test_late_host_ends_with_a_message(member, ends, caplog):
     assert late.host == 1 and late.is_reachable
     with pytest.raises(SystemExit):
         other._end(other.watch.look())
-    assert ends == [1]
+    assert ends == [75]
     assert "Host 1 of 2 has not ended within" in caplog.text
 
 
@@ -196,7 +196,7 @@ def test_error_of_the_script_is_published_at_exit(member, ends):
 def test_unpublished_error_of_another_host(member, ends):
     own = member(1)
     own._program_end.error = HostError("Host 0 is gone.")
-    assert at_exit(own) == 1
+    assert at_exit(own) == 75
 
 
 def test_interrupt_has_its_own_exit_code(member, ends):
@@ -257,9 +257,9 @@ def test_late_host_is_reported_without_an_abort(member, caplog, monkeypatch):
     own.shutdown_secs = -1
     other._shutdown._publish(End(0))
     other._shutdown._arrive("ended")
-    assert at_exit(own) == 1
+    assert at_exit(own) == 75
     assert "Host 1 of 2 has not ended within" in caplog.text
-    assert at_exit(other) == 1
+    assert at_exit(other) == 75
 
 
 def test_continuing_script_has_caught_its_exit(member):
@@ -296,7 +296,7 @@ def test_forked_process_publishes_nothing(member, store, ends, monkeypatch):
 def test_no_host_waits_at_exit_without_a_coordinator(member, store, ends):
     own = member(1)
     store.is_gone = True
-    assert at_exit(own) == 1
+    assert at_exit(own) == 75
 
 
 def test_membership_begins_and_ends(member, monkeypatch):

@@ -78,6 +78,7 @@ def test_arguments_that_jax_receives(fake_jax):
         (
             _HERE,
             {
+                "local_device_ids": None,
                 "cluster_detection_method": "deactivate",
                 "initialization_timeout": 80,
                 "heartbeat_timeout_seconds": 40,
@@ -85,6 +86,21 @@ def test_arguments_that_jax_receives(fake_jax):
             },
         )
     ]
+
+
+def test_processes_of_torchrun_use_one_gpu_each(fake_jax, monkeypatch):
+    for name, value in {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "8475",
+        "WORLD_SIZE": "4",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert starting.ensure_started() == Cluster(*_HERE)
+    ((cluster, options),) = fake_jax.calls
+    assert (cluster, options["local_device_ids"]) == (_HERE, [1])
 
 
 def test_jax_asks_a_launcher_for_devices(fake_jax, monkeypatch):

@@ -99,9 +99,13 @@ def test_only_pods_of_indexed_jobs_count(monkeypatch):
     monkeypatch.setattr(
         clusters.K8sCluster, "is_env_present", classmethod(lambda cls: True)
     )
+    monkeypatch.setattr(jax_clusters, "find_spec", lambda name: name)
     assert jax_clusters.launcher() is None
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
     assert jax_clusters.launcher() is clusters.K8sCluster
+    # Without the package, JAX would warn at each start.
+    monkeypatch.setattr(jax_clusters, "find_spec", lambda name: None)
+    assert jax_clusters.launcher() is None
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ class Cluster:
         coordinator_address: Host and port of process 0, as in `'10.0.0.1:8476'`. A
             single process ignores it.
         process_id: The number of this process, from 0.
+        local_id: Its number on its machine, if each process uses one of the machine's
+            GPUs. By default it uses all, or those that JAX selects.
     """
 
     coordinator_address: str | None = None
     num_processes: int = 1
     process_id: int = 0
+    local_id: int | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_int("num_processes", self.num_processes, minimum=1)

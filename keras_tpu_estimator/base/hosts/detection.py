@@ -1,17 +1,25 @@
 """Detection of this process's cluster from arguments and the environment."""
 
+import functools
+import logging
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from keras_tpu_estimator.base.hosts import starters
 from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.starter import Definition, Environment
 from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.upstream import jax_clusters
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 # Set by `python -m keras_tpu_estimator launch` in each process.
 ADDRESS_VARIABLE = "KTE_COORDINATOR_ADDRESS"
 COUNT_VARIABLE = "KTE_NUM_PROCESSES"
 ID_VARIABLE = "KTE_PROCESS_ID"
+
+# The variables that MPI's starters set.
+_MPI_VARIABLES = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}
 
 _ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
 _VARIABLES = (ADDRESS_VARIABLE, COUNT_VARIABLE, ID_VARIABLE)
@@ -21,31 +29,76 @@ def find_cluster(timeout_secs: int) -> Cluster:
     """Returns the cluster of this process, from its environment.
 
     The first of these that defines a cluster is used: the variables of `python -m
-    keras_tpu_estimator launch`, TF_CONFIG, and the launchers that JAX knows (Open MPI,
-    SLURM, GKE, Cloud TPU and Kubernetes). An evaluator or a parameter server of
-    TF_CONFIG is a single process. Incomplete or contradictory definitions raise errors.
+    keras_tpu_estimator launch`, TF_CONFIG, those of starters of processes, the
+    launchers that JAX detects, and the variables of starters of machines. Starters
+    complete each other if they agree, such as MPI inside SLURM. An evaluator or a
+    parameter server of TF_CONFIG, and a client of Pathways, are single processes.
 
     Args:
         timeout_secs: Seconds to wait for the address of the coordinator.
+
+    Raises:
+        RuntimeError: The environment says that there are several processes, but
+            defines the cluster incompletely.
+        ValueError: A definition is contradictory.
     """
-    cluster = (
-        _from_variables()
-        or from_tf_config()
-        or _from_jax(jax_clusters.launcher, timeout_secs)
+    decided = _decided()
+    if decided is not None:
+        return decided
+    sources = (
+        *(starter.read for starter in starters.OF_PROCESSES),
+        lambda _: _from_jax(jax_clusters.launcher, timeout_secs),
+        *(starter.read for starter in starters.OF_MACHINES),
     )
-    if cluster is None:
-        _check_no_other_launcher()
-    return cluster or Cluster()
+    definition = _collected(sources)
+    if not definition.is_complete:
+        definition = definition.completed_by(_from_mpi4py(os.environ) or Definition())
+    if definition.is_complete:
+        return definition.cluster()
+    _check_defines_nothing(definition)
+    _warn_if_others_are_possible()
+    return Cluster()
 
 
 def read_cluster() -> Cluster:
-    """Returns the same from environment variables only, without any request."""
-    return (
-        _from_variables()
-        or from_tf_config()
-        or _from_jax(jax_clusters.launcher_of_environment, timeout_secs=1)
-        or Cluster()
+    """Returns the same from environment variables only, without any request.
+
+    An incomplete definition is that of a single process, because the program may still
+    call `initialize` with arguments.
+    """
+    decided = _decided()
+    if decided is not None:
+        return decided
+    definition = _collected(
+        (
+            *(starter.read for starter in starters.OF_PROCESSES),
+            lambda _: _from_jax(jax_clusters.launcher_of_environment, timeout_secs=1),
+            *(starter.read for starter in starters.OF_MACHINES),
+        )
     )
+    return definition.cluster() if definition.is_complete else Cluster()
+
+
+def _decided() -> Cluster | None:
+    """Returns the cluster of sources that no other one completes."""
+    cluster = _from_variables() or from_tf_config()
+    platforms = os.environ.get("JAX_PLATFORMS", "").split(",")
+    # One client of Pathways controls the devices of all machines.
+    return Cluster() if cluster is None and "proxy" in platforms else cluster
+
+
+def _collected(
+    sources: Iterable[Callable[[Environment], Definition | None]],
+) -> Definition:
+    """Returns the definition of the first sources that together are complete."""
+    definition = Definition()
+    for read in sources:
+        further = read(os.environ)
+        if further is not None:
+            definition = definition.completed_by(further)
+        if definition.is_complete:
+            break
+    return definition
 
 
 def from_arguments(
@@ -119,32 +172,20 @@ def _complete(
 
 def _from_variables() -> Cluster | None:
     address = os.environ.get(ADDRESS_VARIABLE)
-    count = _number(COUNT_VARIABLE)
-    number = _number(ID_VARIABLE)
+    count = starters.integer(os.environ, COUNT_VARIABLE)
+    number = starters.integer(os.environ, ID_VARIABLE)
     return _naming_source(
         f"the environment variables {', '.join(_VARIABLES)}",
         lambda: _complete(_VARIABLES, (address, count, number)),
     )
 
 
-def _number(name: str) -> int | None:
-    text = os.environ.get(name)
-    if text is None:
-        return None
-    if not re.fullmatch("[0-9]+", text):
-        raise ValueError(
-            f"The environment variable {name} must be an integer. "
-            f"Received: {text!r}. Correct it, or unset it."
-        )
-    return int(text)
-
-
 def _from_jax(
     launcher: Callable[[], jax_clusters.Launcher | None], timeout_secs: int
-) -> Cluster | None:
-    """Returns the cluster of a launcher that JAX knows."""
+) -> Definition | None:
+    """Returns the definition of a launcher that JAX knows."""
     try:
-        launched = _ask(launcher(), timeout_secs)
+        return _queried(launcher(), timeout_secs)
     # Launchers query metadata servers, and packages that may be missing.
     except Exception as error:
         raise RuntimeError(
@@ -153,50 +194,58 @@ def _from_jax(
             "num_processes and process_id to keras_tpu_estimator.initialize, "
             "or num_processes=1 for a single process."
         ) from error
-    if launched is None:
-        return None
-    name, address, count, number = launched
-    return _naming_source(
-        f"what JAX found ({name})", lambda: Cluster(address, count, number)
-    )
 
 
-def _ask(
+def _queried(
     launcher: jax_clusters.Launcher | None, timeout_secs: int
-) -> tuple[str, str | None, int, int] | None:
-    """Returns the name of a launcher, and the fields of its cluster."""
+) -> Definition | None:
+    """Returns the definition of a launcher."""
     if launcher is None:
         return None
+    source = f"what JAX found ({launcher.__name__})"
     count = launcher.get_process_count()
     if count == 1:
-        return launcher.__name__, None, count, 0
-    address = os.environ.get(
-        "JAX_COORDINATOR_ADDRESS"
-    ) or launcher.get_coordinator_address(
+        return Definition(source, count=count)
+    address = launcher.get_coordinator_address(
         timeout_secs=timeout_secs,
         override_coordinator_port=os.environ.get("JAX_COORDINATOR_PORT"),
     )
-    return launcher.__name__, address, count, launcher.get_process_id()
+    return Definition(source, address, count, launcher.get_process_id())
 
 
-def _check_no_other_launcher() -> None:
-    """Checks for a cluster in the environment that JAX does not detect."""
-    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
-    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    if size == "1" and address is None:
-        return
-    received = (
-        f"OMPI_COMM_WORLD_SIZE={size}"
-        if address is None
-        else f"JAX_COORDINATOR_ADDRESS={address}"
-    )
-    raise RuntimeError(
-        "The environment of a process in a cluster must define the "
-        "coordinator's address, the number of processes and its own number. "
-        f"Received: only {received}. Pass coordinator_address, num_processes "
-        "and process_id to keras_tpu_estimator.initialize, or num_processes=1 "
-        "for a single process."
-    )
+def _from_mpi4py(environment: Environment) -> Definition | None:
+    """Returns the definition of MPI itself, if this process belongs to a job of MPI."""
+    if not environment.keys() & _MPI_VARIABLES:
+        return None
+    return _from_jax(jax_clusters.mpi4py_launcher, timeout_secs=1)
+
+
+def _check_defines_nothing(definition: Definition) -> None:
+    """Checks that no starter is present, or raises the error of the first."""
+    for starter in (
+        *starters.OF_PROCESSES,
+        *starters.OF_MACHINES,
+        *starters.READ_BY_JAX,
+    ):
+        if starter.read(os.environ) is not None:
+            raise RuntimeError(starter.incomplete(os.environ, definition))
+
+
+@functools.cache
+def _warn_if_others_are_possible() -> None:
+    """Warns of an environment in which this process may have been started alone."""
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks != "1":
+        _logger.warning(
+            "SLURM reserves %s tasks, but srun has not started this process. It trains "
+            "alone. Start it with srun to train in all tasks.",
+            tasks,
+        )
+    if {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
+        _logger.warning(
+            "This pod belongs to an indexed Kubernetes Job, and trains alone. If the "
+            "job has several pods, install jax[k8s], with which JAX finds them."
+        )
 
 
 def _naming_source(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:

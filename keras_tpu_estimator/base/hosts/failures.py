@@ -9,6 +9,8 @@ import collections
 import dataclasses
 import signal
 
+import jax
+
 from keras_tpu_estimator.base.hosts.store import Store
 
 
@@ -27,6 +29,40 @@ class HostError(RuntimeError):
 
 
 _FOLDER = "failed"
+# The exit code after a failure that a restart may repair: "temporary failure", as the
+# field's `sysexits.h` has it.
+RETRY_CODE = 75
+# Errors that depend on the arguments of a program more than on its storage.
+_OF_ARGUMENTS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+
+
+# XLA's names of errors that would happen again, such as too little memory.
+_OF_PROGRAMS = (
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "OUT_OF_RANGE",
+    "RESOURCE_EXHAUSTED",
+    "UNIMPLEMENTED",
+)
+
+
+def code_of(error: BaseException) -> int:
+    """Returns the exit code for an uncaught error: whether a restart may help.
+
+    The causes of an error also count, such as that of a save.
+    """
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return 1 if str(error).startswith(_OF_PROGRAMS) else RETRY_CODE
+    is_of_storage = isinstance(error, OSError) and not isinstance(error, _OF_ARGUMENTS)
+    if is_of_storage or isinstance(error, HostError):
+        return RETRY_CODE
+    return 1 if error.__cause__ is None else code_of(error.__cause__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +84,7 @@ class Failure:
         text = f"Host {host} has failed in {subject}: {type(error).__name__}: "
         if isinstance(error, KeyboardInterrupt):
             return cls(host, text + first, 128 + signal.SIGINT)
-        return cls(host, text + first)
+        return cls(host, text + first, code_of(error))
 
 
 def exit_code(error: SystemExit) -> int:
@@ -70,7 +106,7 @@ class Problem:
 
     text: str
     host: int | None
-    code: int = 1
+    code: int = RETRY_CODE
     is_reachable: bool = False
     is_end: bool = False
 

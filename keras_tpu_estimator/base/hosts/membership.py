@@ -12,7 +12,6 @@ import contextvars
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -205,7 +204,7 @@ class Membership:
             return
         self._log(latest)
         self._shutdown.announce_end(latest)
-        _exit(latest.code)
+        shutdown.exit_now(latest.code)
 
     def _log(self, problem: Problem) -> None:
         """Logs why this process ends because of another one."""
@@ -232,11 +231,11 @@ class Membership:
             self._log(problem)
         self._shutdown.announce_end(problem)
         if problem.host != self.index:
-            _exit(self._program_end.code or problem.code)
+            shutdown.exit_now(self._program_end.code or problem.code)
         if not problem.is_end:
-            _exit(problem.code)
+            shutdown.exit_now(problem.code)
         if self._program_end.code is not None:
-            _exit(self._program_end.code)
+            shutdown.exit_now(self._program_end.code)
         # Python has yet to set the exit code, and JAX must not change it.
         self.watch.stop()
         jax_clusters.forget_cluster()
@@ -262,10 +261,3 @@ class Membership:
         if failure is None:
             return self._shutdown.disconnect_together(self.shutdown_secs)
         return Problem(failure.text, self.index, failure.code or 1, is_reachable=True)
-
-
-def _exit(code: int) -> None:
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,8 +1,12 @@
 """The common end of all programs, which every process must observe."""
 
 import _sitebuiltins
+import atexit
 import contextlib
 import dataclasses
+import functools
+import logging
+import os
 import sys
 import threading
 import time
@@ -12,7 +16,12 @@ from typing import Any, NoReturn, Self
 
 import jax
 
-from keras_tpu_estimator.base.hosts.failures import Problem, exit_code
+from keras_tpu_estimator.base.hosts.failures import (
+    RETRY_CODE,
+    Problem,
+    code_of,
+    exit_code,
+)
 from keras_tpu_estimator.base.hosts.store import Store
 
 # The time in which a process may end by itself after another one has failed.
@@ -266,3 +275,27 @@ class ProgramEnd:
         # In another thread it ends only that.
         if threading.current_thread() is threading.main_thread():
             self.code = exit_code(error)
+
+
+def exit_now(code: int) -> NoReturn:
+    """Ends this process with an exit code, without further functions of `atexit`."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@functools.cache
+def observe_program() -> None:
+    """Makes the exit code of a single process tell its launcher whether to restart."""
+    program_end = ProgramEnd()
+    program_end.note()
+    process = os.getpid()
+
+    def leave() -> None:
+        error = program_end.error
+        is_here = os.getpid() == process
+        if is_here and error is not None and code_of(error) == RETRY_CODE:
+            exit_now(RETRY_CODE)
+
+    atexit.register(leave)

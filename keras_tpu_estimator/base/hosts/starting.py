@@ -6,7 +6,13 @@ import threading
 import jax
 
 from keras_tpu_estimator.base.common.field_checks import check_int
-from keras_tpu_estimator.base.hosts import detection, parent_process, this_process
+from keras_tpu_estimator.base.hosts import (
+    detection,
+    parent_process,
+    restart_count,
+    shutdown,
+    this_process,
+)
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.membership import Membership
 from keras_tpu_estimator.base.hosts.task import Task
@@ -40,10 +46,10 @@ def initialize(
 
     Call it before any use of a device. Without arguments, the cluster is
     detected, in this order, from the variables of `python -m
-    keras_tpu_estimator launch`, from TF_CONFIG, and from the launchers that
-    `jax.distributed.initialize` knows: Open MPI, SLURM, GKE, Cloud TPU and
-    Kubernetes. In a single process it does nothing, and may be omitted. A
-    second call does nothing.
+    keras_tpu_estimator launch`, from TF_CONFIG, and from those of other
+    starters, such as Kubeflow, torchrun, MPI, SLURM, Cloud TPU, Kubernetes,
+    SageMaker and SkyPilot. In a single process it does nothing, and may be
+    omitted. A second call does nothing.
 
     Args:
         coordinator_address: Host and port of process 0, as in
@@ -66,8 +72,8 @@ def initialize(
         ValueError: The cluster is incomplete, contradicts itself, or differs
             from the one that was joined before.
         TypeError: An argument has the wrong type.
-        RuntimeError: A device was used before, or the definition of a launcher
-            is incomplete.
+        RuntimeError: A device was used before, or the environment says that
+            there are several processes, but defines the cluster incompletely.
         TimeoutError: Some processes did not join in time.
 
     Example:
@@ -98,6 +104,8 @@ def initialize(
     cluster = defined or detection.find_cluster(initialization_timeout)
     detection.check_tf_config(cluster)
     if cluster.is_alone:
+        if restart_count.restarts() is not None:
+            shutdown.observe_program()
         if defined is not None:
             this_process.take_place(cluster)
             this_process.settle(Alone())
@@ -196,6 +204,9 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
                 cluster.coordinator_address,
                 cluster.num_processes,
                 cluster.process_id,
+                local_device_ids=(
+                    None if cluster.local_id is None else [cluster.local_id]
+                ),
                 cluster_detection_method=detection_method,
                 initialization_timeout=timeout + _MARGIN_SECS,
                 heartbeat_timeout_seconds=heartbeat,

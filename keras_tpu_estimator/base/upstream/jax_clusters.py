@@ -5,6 +5,7 @@ Public JAX joins a cluster, but does not report the cluster without using a devi
 
 import ctypes
 import os
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from keras_tpu_estimator.base.upstream.private_names import PrivateName
@@ -41,13 +42,16 @@ def joined_cluster() -> tuple[str, int, int] | None:
 def launcher() -> Launcher | None:
     """Returns the launcher that `jax.distributed.initialize()` would use.
 
-    Two cases that JAX treats as clusters are excluded, because JAX fails in them: a
-    Kubernetes pod outside an indexed job, and a TPU with one host.
+    Cases that JAX treats as clusters are excluded where JAX fails in them: a Kubernetes
+    pod outside an indexed job, or without the package `kubernetes`; a TPU with one
+    host; and a shell in an allocation of SLURM.
     """
     clusters = _CLUSTERS.value
     excluded: set[Launcher] = set()
-    if "JOB_COMPLETION_INDEX" not in os.environ:
+    if "JOB_COMPLETION_INDEX" not in os.environ or not find_spec("kubernetes"):
         excluded |= {clusters.K8sCluster}
+    if _is_slurm_shell():
+        excluded |= {clusters.SlurmCluster}
     if _is_one_tpu_host():
         excluded |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
     for known in clusters.ClusterEnv._cluster_types:
@@ -58,6 +62,17 @@ def launcher() -> Launcher | None:
         ):
             return known
     return None
+
+
+def _is_slurm_shell() -> bool:
+    """Returns whether a step of SLURM has one task, but has inherited more.
+
+    A shell of `salloc` may be such a step, where JAX would wait for the other tasks.
+    """
+    return (
+        os.environ.get("SLURM_STEP_NUM_TASKS") == "1"
+        and os.environ.get("SLURM_NTASKS") != "1"
+    )
 
 
 def _is_one_tpu_host() -> bool:
@@ -80,10 +95,17 @@ def coordination_client() -> Any:
 def launcher_of_environment() -> Launcher | None:
     """Returns the launcher, if any, that is found without a request to a server."""
     clusters = _CLUSTERS.value
-    for known in (clusters.OmpiCluster, clusters.SlurmCluster):
-        if known.is_env_present():
-            return known
+    if clusters.OmpiCluster.is_env_present():
+        return clusters.OmpiCluster
+    if clusters.SlurmCluster.is_env_present() and not _is_slurm_shell():
+        return clusters.SlurmCluster
     return None
+
+
+def mpi4py_launcher() -> Launcher | None:
+    """Returns JAX's launcher for MPI, which starts MPI in this process, if possible."""
+    launcher = _CLUSTERS.value.Mpi4pyCluster
+    return launcher if launcher.is_env_present() else None
 
 
 def forget_cluster() -> None:
