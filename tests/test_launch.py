@@ -1,16 +1,27 @@
-"""The command that starts a script in several processes, without JAX."""
+"""The command that starts a script in several processes."""
 
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
+import jax
+import psutil
 import pytest
 
 from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.hosts import (
+    forwarding,
+    parent_process,
+    restarting,
+    started_processes,
+)
 from keras_tpu_estimator.base.hosts import launching as launch
-from keras_tpu_estimator.base.hosts import parent_process
+from keras_tpu_estimator.base.hosts.failures import HostError, code_of
+from keras_tpu_estimator.base.hosts.restarting import RestartPolicy, run_with_restarts
+from keras_tpu_estimator.base.hosts.started_processes import Outcome
 
 
 @pytest.fixture
@@ -19,7 +30,8 @@ def run(tmp_path, capfd, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "_MOMENT_SECS", 0.0)
+    monkeypatch.setattr(started_processes, "_MOMENT_SECS", 0.0)
+    monkeypatch.setattr(restarting, "_PAUSE_SECS", 0.01)
 
     def start(script, *options, processes=2, arguments=()):
         path = tmp_path / "script.py"
@@ -282,10 +294,10 @@ def test_processes_do_not_inherit_a_joined_cluster(run, monkeypatch):
 
 
 def test_signal_handlers_are_restored(run):
-    before = [signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS]
+    before = [signal.getsignal(signal.Signals[each]) for each in forwarding._SIGNALS]
     run("")
     assert [
-        signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS
+        signal.getsignal(signal.Signals[each]) for each in forwarding._SIGNALS
     ] == before
 
 
@@ -309,3 +321,171 @@ def test_launch_is_refused_on_windows(monkeypatch):
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
     with pytest.raises(NotImplementedError, match="`launch` is not.*Start the"):
         launch.main("launch", ["--processes", "2", "script.py"])
+
+
+def test_progress_bar_is_shown_before_its_end(tmp_path):
+    """Each update waits for this test, which waits for the update."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "sys.stderr.write('\\r 50%\\r')\n"
+        "sys.stderr.flush()\n"
+        f"while not pathlib.Path({str(tmp_path / 'seen')!r}).exists():\n"
+        "    time.sleep(0.01)\n"
+        "sys.stderr.write('\\r100%\\n')\n"
+    )
+    command = [sys.executable, "-m", "keras_tpu_estimator", "launch"]
+    with subprocess.Popen(
+        [*command, "--processes", "1", str(script)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr.readline() == "[0]  50%\n"
+        (tmp_path / "seen").touch()
+        assert process.stderr.read() == "[0] 100%\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has this.")
+def test_processes_end_with_a_killed_launcher(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\nprint(os.getpid())\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "keras_tpu_estimator", "launch"]
+    with subprocess.Popen(
+        [*command, "--processes", "2", str(script)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        lines = [process.stdout.readline() for _ in range(2)]
+        process.kill()
+    deadline = time.monotonic() + 10
+    pids = [int(line.partition("] ")[2]) for line in lines]
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+_ATTEMPTS = """
+path = pathlib.Path(f"starts-{me}")
+starts = int(path.read_text()) + 1 if path.exists() else 1
+path.write_text(str(starts))
+count, restarts = (os.environ[f"KTE_{name}"] for name in ("NUM_PROCESSES", "RESTARTS"))
+print(f"start {restarts} of {count}")
+"""
+
+
+def test_processes_restart_after_a_signal(run):
+    code, out, err = run(
+        _ATTEMPTS + "if me == 1 and starts < 3: os.kill(os.getpid(), signal.SIGKILL)",
+        "--max-restarts",
+        "2",
+        "--grace",
+        "0",
+    )
+    assert code == 0
+    assert lines_of(1, out) == [f"start {number} of 2" for number in range(3)]
+    assert [line for line in err.splitlines() if line.startswith("Restart")] == [
+        "Restart 1 of at most 2 in 0 s, with 2 processes.",
+        "Restart 2 of at most 2 in 0 s, with 2 processes.",
+    ]
+
+
+def test_process_that_fails_twice_is_omitted_once(run):
+    code, out, _ = run(
+        _ATTEMPTS
+        + "print(os.environ['JAX_LOCAL_DEVICE_IDS'])\n"
+        + "if me == 1 and restarts != '2': sys.exit(75)\n"
+        + "if restarts == '2': sys.exit(75)\n",
+        *("--max-restarts", "3", "--min-processes", "1", "--grace", "0"),
+        processes=2,
+    )
+    assert code == 75
+    first = lines_of(0, out)
+    assert first[::2] == [
+        "start 0 of 2",
+        "start 1 of 2",
+        "start 2 of 1",
+        "start 3 of 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("sys.exit(2)", 2, "No restart: exit code 2 means that it would fail again."),
+        ("raise ValueError", 1, "No restart: exit code 1 means that it would fail"),
+        ("sys.exit(75)", 75, "No restart: the limit of 1 is reached."),
+        ("os.abort()", 134, "No restart: the limit of 1 is reached."),
+    ],
+)
+def test_restarts_end(end, code, message, run):
+    options = ("--max-restarts", "1", "--grace", "0")
+    ended = run(end, *options, processes=1)
+    assert ended[0] == code
+    assert message in ended[2]
+    assert ended[2].count("has ended with") == 1 + (code > 2)
+
+
+def test_job_does_not_restart_after_a_signal_of_the_user(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import time\nprint('ready')\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "keras_tpu_estimator", "launch"]
+    command += ["--processes", "1", "--max-restarts", "9", str(script)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "[0] ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (143, "")
+    assert err == "Process 0 of 1 has ended with exit code 143, SIGTERM.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(28, "No space left on device"), 75),
+        (ConnectionResetError(), 75),
+        (HostError(), 75),
+        (jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed"), 75),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1),
+        (FileNotFoundError(2, "data.csv"), 1),
+        (PermissionError(13, "data.csv"), 1),
+        (ValueError("x"), 1),
+    ],
+)
+def test_exit_codes_of_errors(error, code):
+    assert code_of(error) == code
+    cause = RuntimeError("A checkpoint could not be written.")
+    cause.__cause__ = error
+    assert code_of(cause) == code
+
+
+def test_single_process_reports_whether_to_restart(run):
+    code, *_ = run(
+        """
+        import keras_tpu_estimator as kte
+        kte.initialize()
+        raise OSError("The disk is full.")
+        """,
+        processes=1,
+    )
+    assert code == 75
+
+
+def test_pauses_grow_until_a_long_start():
+    times = iter([0, 1, 1, 2, 2, 100, 100, 101])
+    pauses = []
+    signals = forwarding.ForwardedSignals()
+    signals.wait = lambda secs: pauses.append(secs) or False
+    outcome = Outcome(75, 0)
+    code = run_with_restarts(
+        RestartPolicy(1, max_restarts=3),
+        lambda slots, restarts: outcome,
+        signals,
+        clock=lambda: next(times),
+    )
+    assert code == 75
+    assert pauses == [1, 2, 1]
+
+
+def test_more_processes_than_all_are_refused(capfd):
+    with pytest.raises(SystemExit):
+        launch.main("launch", ["--processes", "2", "--min-processes", "3", "x.py"])
+    assert "must be at most the number of processes, 2" in capfd.readouterr().err

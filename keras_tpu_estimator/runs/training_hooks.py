@@ -174,6 +174,7 @@ REPORT_NAMES = OwnNames(
         "global_step",
         "time",
         "start",
+        "restarts",
         "learning_rate",
         "learning_rate/*",
         "input_wait",

@@ -5,43 +5,30 @@
 The environment of each process has the variables that
 `keras_tpu_estimator.initialize` reads. Each line of output begins with the
 number of its process. When a process fails, the command names it, ends the
-others, and returns its exit code.
+others, and starts all again or returns its exit code.
 """
 
 import argparse
-import array
-import collections
-import contextlib
 import io
 import os
-import queue
 import re
-import select
-import signal
 import socket
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
-from typing import BinaryIO, NamedTuple, TextIO
+from collections.abc import Mapping, Sequence
 
 from keras_tpu_estimator.base.common.machine import check_is_posix
-from keras_tpu_estimator.base.hosts import parent_process
+from keras_tpu_estimator.base.hosts import parent_process, restart_count
 from keras_tpu_estimator.base.hosts.detection import (
     ADDRESS_VARIABLE,
     COUNT_VARIABLE,
     ID_VARIABLE,
 )
+from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
+from keras_tpu_estimator.base.hosts.restarting import RestartPolicy, run_with_restarts
+from keras_tpu_estimator.base.hosts.started_processes import Outcome, StartedProcesses
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
-# Names, because Windows imports this module and lacks the last one.
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-# The time in which processes may end by themselves after a failure.
-_MOMENT_SECS = 2.0
-_CHUNK_BYTES = 2**16
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
@@ -53,7 +40,14 @@ def main(name: str, arguments: Sequence[str]) -> int:
         # The terminal may not support all characters of the output.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    options = _parser(name).parse_args(arguments)
+    parser = _parser(name)
+    options = parser.parse_args(arguments)
+    try:
+        policy = RestartPolicy(
+            options.processes, options.max_restarts, options.min_processes
+        )
+    except ValueError as error:
+        parser.error(str(error))
     check_is_posix(
         f"The command `{name}`",
         "Start the script once, which uses all devices of this machine, or "
@@ -61,13 +55,24 @@ def main(name: str, arguments: Sequence[str]) -> int:
     )
     command = [sys.executable, *(["-m"] if options.module else [])]
     command += [options.script, *options.arguments]
-    address = f"{_HOST}:{_free_port()}"
-    environments = [
-        _environment(os.environ, address, options.processes, number)
-        | _simulated(os.environ, options.cores)
-        for number in range(options.processes)
-    ]
-    return _Processes(command, environments, options.grace).run()
+    signals = ForwardedSignals()
+
+    def start(slots: tuple[int, ...], restarts: int) -> Outcome:
+        # An earlier process may still hold the last port.
+        address = f"{_HOST}:{_free_port()}"
+        environments = [
+            _environment(os.environ, address, len(slots), number)
+            | _simulated(os.environ, options.cores)
+            | {restart_count.VARIABLE: str(restarts)}
+            for number in range(len(slots))
+        ]
+        for slot, environment in zip(slots, environments, strict=True):
+            # Each process uses one GPU, if there are any.
+            environment.setdefault("JAX_LOCAL_DEVICE_IDS", str(slot))
+        return StartedProcesses(command, environments, options.grace, signals).run()
+
+    with signals.active():
+        return run_with_restarts(policy, start, signals)
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -97,6 +102,21 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "after one has failed (default: %(default)s)",
     )
     parser.add_argument(
+        "--max-restarts",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="number of times that all processes start again after a signal, a lost "
+        "process or an error of the storage (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--min-processes",
+        type=_positive,
+        metavar="M",
+        help="number of processes with which the job may continue, if one of them "
+        "fails first twice (default: all)",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         action="store_true",
@@ -115,6 +135,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _natural(text: str) -> int:
+    return 0 if re.fullmatch("0+", text) else _positive(text)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
@@ -128,8 +152,6 @@ def _environment(
     return {
         # Lines appear as soon as they are written.
         "PYTHONUNBUFFERED": "1",
-        # Each process uses one GPU, if there are any.
-        "JAX_LOCAL_DEVICE_IDS": str(number),
         # Each process has its own place in the cluster.
         **{k: v for k, v in inherited.items() if k != parent_process.VARIABLE},
         # Only processes of this machine reach the coordinator.
@@ -151,193 +173,3 @@ def _simulated(inherited: Mapping[str, str], cores: int | None) -> dict[str, str
     ]
     flags = " ".join([*further_flags, f"{_CORES_FLAG}={cores}"])
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-
-
-class _Action(NamedTuple):
-    """An action at a time, unless all processes have ended before."""
-
-    at: float
-    run: Callable[[], None]
-
-
-class _Processes:
-    """Processes that end together when one of them fails."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        environments: Sequence[Mapping[str, str]],
-        grace_secs: float,
-    ) -> None:
-        self._command = command
-        self._environments = environments
-        self._grace_secs = grace_secs
-        self._all: list[subprocess.Popen[bytes]] = []
-        self._ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        self._is_writing = threading.Lock()
-        self._received: list[int] = []
-
-    def run(self) -> int:
-        """Starts the processes, waits for them, and returns an exit code."""
-        with self._forwarding_signals():
-            for number, environment in enumerate(self._environments):
-                self._start(number, environment)
-            code = self._wait()
-        if code:
-            # Their child processes, such as readers of data, may remain.
-            self._kill()
-        return code
-
-    def _wait(self) -> int:
-        """Waits for all; after a failure, ends the others in time."""
-        failed = 0
-        # The actions after a failure, by time.
-        actions: collections.deque[_Action] = collections.deque()
-        for _ in self._all:
-            number, code = self._next_end(actions)
-            if code:
-                self._report_end(number, code)
-            if code and not failed:
-                failed = code
-                now = time.monotonic()
-                actions.append(_Action(now + _MOMENT_SECS, self._end_others))
-                actions.append(
-                    _Action(now + _MOMENT_SECS + self._grace_secs, self._kill)
-                )
-        return failed
-
-    def _next_end(self, actions: "collections.deque[_Action]") -> tuple[int, int]:
-        """Returns the next process that ends, and its shell exit code."""
-        while actions:
-            try:
-                secs = max(actions[0].at - time.monotonic(), 0)
-                return self._ended.get(timeout=secs)
-            except queue.Empty:
-                actions.popleft().run()
-        return self._ended.get()
-
-    def _end_others(self) -> None:
-        # After a second signal, a process would not write its checkpoint.
-        if not self._received:
-            self._signal(signal.SIGTERM)
-
-    def _start(self, number: int, environment: Mapping[str, str]) -> None:
-        ended, at_end = os.pipe()
-        process = subprocess.Popen(
-            self._command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A terminal signals its process group, so forwarding would repeat it.
-            process_group=0,
-        )
-        self._all.append(process)
-        for received in self._received:
-            process.send_signal(received)
-        prefix = f"[{number}] "
-        readers = [
-            threading.Thread(
-                target=self._copy,
-                args=(source, ended, sink, prefix),
-                daemon=True,
-            )
-            for source, sink in (
-                (process.stdout, sys.stdout),
-                (process.stderr, sys.stderr),
-            )
-        ]
-        for reader in readers:
-            reader.start()
-
-        def report_end() -> None:
-            code = process.wait()
-            os.close(at_end)
-            for reader in readers:
-                reader.join()
-            os.close(ended)
-            self._ended.put((number, code if code >= 0 else 128 - code))
-
-        threading.Thread(target=report_end, daemon=True).start()
-
-    def _report_end(self, number: int, code: int) -> None:
-        """Names a failed process, which may have reported nothing itself."""
-        name = ""
-        with contextlib.suppress(ValueError):
-            name = f", {signal.Signals(code - 128).name}"
-        with self._is_writing, contextlib.suppress(OSError):
-            sys.stderr.write(
-                f"Process {number} of {len(self._all)} has ended with exit "
-                f"code {code}{name}.\n"
-            )
-            sys.stderr.flush()
-
-    def _copy(self, source: BinaryIO, ended: int, sink: TextIO, prefix: str) -> None:
-        """Copies complete lines until the process has ended."""
-        with source:
-            for line in _lines(source.fileno(), ended):
-                text = line.decode(errors="backslashreplace")
-                # The process continues if the reader of the output is gone.
-                with self._is_writing, contextlib.suppress(OSError):
-                    sink.write(f"{prefix}{text}\n")
-                    sink.flush()
-
-    @contextlib.contextmanager
-    def _forwarding_signals(self) -> Iterator[None]:
-        def forward(number: int, frame: FrameType | None) -> None:
-            del frame
-            self._received.append(number)
-            self._signal(number)
-
-        forwarded = [
-            number
-            for number in (signal.Signals[name] for name in _SIGNALS)
-            # `nohup` ignores this signal, and the processes inherit that.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-        ]
-        before = {number: signal.signal(number, forward) for number in forwarded}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _signal(self, number: int) -> None:
-        for process in self._all:
-            process.send_signal(number)
-
-    def _kill(self) -> None:
-        """Kills the processes and their children."""
-        for process in self._all:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _lines(source: int, ended: int) -> Iterator[bytes]:
-    """Yields the lines that a process writes until it ends.
-
-    A child that outlives it may keep the same output open, so the end of the process
-    ends its output. Both arguments are file descriptors; `ended` is readable when the
-    process has ended.
-    """
-    incomplete, is_last = b"", False
-    while not is_last:
-        ready, _, _ = select.select([source, ended], [], [])
-        is_last = ended in ready
-        data = os.read(source, _available_bytes(source) if is_last else _CHUNK_BYTES)
-        is_last |= not data
-        *lines, incomplete = (incomplete + data).split(b"\n")
-        yield from lines
-    if incomplete:
-        yield incomplete
-
-
-def _available_bytes(source: int) -> int:
-    """Returns the number of bytes that can be read without waiting."""
-    # Windows has neither, and imports this module for its error message.
-    import fcntl
-    import termios
-
-    number = array.array("i", [0])
-    fcntl.ioctl(source, termios.FIONREAD, number)
-    return number[0]

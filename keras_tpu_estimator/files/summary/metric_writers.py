@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.hosts.restart_count import restarts
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import GrowingFile, growing
 from keras_tpu_estimator.files.summary import kinds
@@ -282,8 +283,9 @@ class JsonLines(MetricWriter):
         self._file.changed()
 
     def write_start(self, step: int) -> None:
-        """Adds the field `start` to the next line."""
-        self._start = {"start": step}
+        """Adds the field `start` to the next line, and `restarts` of a launched job."""
+        number = restarts()
+        self._start = {"start": step} | ({"restarts": number} if number else {})
 
     def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Ignores the summary, because each line has all metrics of a step."""
