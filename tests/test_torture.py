@@ -10,6 +10,7 @@ from tests.torture import (
     disks,
     formats,
     killing,
+    restarts,
     saves,
     users,
 )
@@ -106,3 +107,19 @@ def test_links_threads_and_edits_are_supported(tmp_path):
 def test_lost_checkpoint_is_noticed(tmp_path):
     with pytest.raises(ViolationError, match="step 8 is not lost"):
         killing._check_checkpoints(str(tmp_path), saved=8)
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize("cause", ["SIGKILL", "SIGSTOP", "full disk"])
+def test_interrupted_jobs_restart_themselves(cause, tmp_path):
+    figures = restarts.interrupt(
+        str(tmp_path), jobs=1, processes=(2,), causes=(cause,), most=1
+    )
+    assert figures["interruptions of their processes"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_programs")
+def test_jobs_of_several_sizes_restart_themselves(tmp_path):
+    figures = restarts.interrupt(str(tmp_path), jobs=9)
+    assert figures["interruptions of their processes"] >= 9

@@ -165,6 +165,8 @@ def test_complete_starters(variables, expected, environment):
     [
         _KUBEFLOW | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"},
         {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        {"WORLD_SIZE": "1", "RANK": "-1", "LOCAL_RANK": "-1"},
+        {"WORLD_SIZE": "", "RANK": "", "PMI_SIZE": "", "JAX_PROCESS_ID": ""},
         # Names that other programs may also use.
         {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "RANK": "3"},
         {"NNODES": "4", "NODE_RANK": "2", "PROCESS_ID": "3", "NUM_PROCESSES": "4"},

@@ -22,8 +22,9 @@ def work(config: dict[str, Any]) -> None:
 
 def main(directory: str) -> None:
     """Runs the job on two workers of this machine."""
-    variables = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
-    ray.init(num_cpus=2, runtime_env={"env_vars": variables})
+    # Ray's workers inherit the environment.
+    os.environ |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
+    ray.init(num_cpus=3, include_dashboard=False)
     JaxTrainer(
         work,
         train_loop_config={"directory": directory},

@@ -19,6 +19,7 @@ from tests.torture import (
     formats,
     hosts,
     killing,
+    restarts,
     saves,
     suite,
     trainings,
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--damaged", type=int, default=200)
     parser.add_argument("--host-kills", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=1024)
     numbers = parser.parse_args()
@@ -102,6 +104,7 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
         "",
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     )
+    yield "", functools.partial(restarts.interrupt, jobs=numbers.jobs)
     yield "", suite.slow
 
 

@@ -128,16 +128,18 @@ class Starter:
 
     def read(self, environment: Environment) -> Definition | None:
         """Returns what an environment defines, if this starter is present in it."""
+        count = self.count.read(environment)
+        # The other variables of a single process may have any values, such as -1.
+        if count == 1 and not self.is_final:
+            return None
         definition = Definition(
             f"the environment variables of {self.name}",
             self.address.read(environment),
-            self.count.read(environment),
+            count,
             self.number.read(environment),
+            self.local_id(environment),
         )
-        is_ignored = definition.count == 1 and not self.is_final
-        if definition.is_empty or is_ignored:
-            return None
-        return dataclasses.replace(definition, local_id=self.local_id(environment))
+        return None if definition.is_empty else definition
 
     def incomplete(self, environment: Environment, definition: Definition) -> str:
         """Returns the error text for an incomplete definition."""

@@ -27,7 +27,8 @@ def integer(environment: Environment, *names: str) -> int | None:
     """Returns the integer of the first of these variables that is set."""
     for name in names:
         text = environment.get(name)
-        if text is None:
+        # Templates of jobs may define a variable as empty.
+        if not text:
             continue
         if not re.fullmatch("[0-9]+", text):
             raise ValueError(

@@ -1,0 +1,102 @@
+"""Trials with jobs that are interrupted at random moments, and restart themselves."""
+
+import functools
+import json
+import os
+import pathlib
+import random
+
+import keras_tpu_estimator as kte
+from tests.many_hosts.launching import Ended, launch
+from tests.torture.figures import expect
+from tests.torture.interrupted import INTERRUPTED, Job
+from tests.torture.killing import check_equal
+
+CAUSES = ("SIGKILL", "SIGTERM", "SIGSTOP", "full disk")
+_PROCESSES = (2, 3, 4)
+_STEPS_BETWEEN = 6
+_GRACE_SECS = 3
+_LIMIT_SECS = 600
+
+
+def interrupt(
+    directory: str,
+    jobs: int,
+    processes: tuple[int, ...] = _PROCESSES,
+    causes: tuple[str, ...] = CAUSES,
+    most: int = 3,
+) -> dict[str, object]:
+    """Interrupts jobs that restart themselves, until each has reached its last step.
+
+    Args:
+        directory: An empty directory.
+        jobs: The number of jobs.
+        processes: The numbers of processes, in turn. Defaults to 2, 3 and 4.
+        causes: The causes of interruptions, in turn.
+        most: The maximum number of interruptions of a job. Defaults to 3.
+
+    Returns:
+        Counts by their description.
+
+    Raises:
+        ViolationError: A job did not end by itself, or with other weights than
+            uninterrupted processes.
+    """
+    rng = random.Random(0)
+    steps = _STEPS_BETWEEN * (most + 1)
+    next_cause = (causes[number % len(causes)] for number in range(jobs * most))
+
+    @functools.cache
+    def undisturbed(count: int) -> str:
+        job = Job(os.path.join(directory, f"undisturbed-{count}"), steps)
+        _check_end(_launched(job, count), job)
+        return job.model_dir
+
+    interruptions = 0
+    for number in range(jobs):
+        count = processes[number % len(processes)]
+        job = Job(
+            os.path.join(directory, f"job-{number}"),
+            steps,
+            tuple(
+                (rng.randrange(count), next(next_cause), _STEPS_BETWEEN * start)
+                for start in range(1, rng.randint(1, most) + 1)
+            ),
+        )
+        ended = _launched(job, count)
+        _check_end(ended, job)
+        check_equal(job.model_dir, undisturbed(count))
+        counted = ended.text.count(INTERRUPTED)
+        _check_counts(job.model_dir, counted)
+        interruptions += counted
+    return {
+        "jobs that ended by themselves, with weights equal to the bit": jobs,
+        "interruptions of their processes": interruptions,
+    }
+
+
+def _launched(job: Job, processes: int) -> Ended:
+    return launch(
+        *("--max-restarts", "20", "--grace", str(_GRACE_SECS)),
+        *("-m", "tests.torture.interrupted", job.as_json()),
+        processes=processes,
+        cores=1,
+        limit_secs=_LIMIT_SECS,
+    )
+
+
+def _check_end(ended: Ended, job: Job) -> None:
+    expect(ended.code == 0, f"The job {job} must end by itself: {ended.text}")
+    latest = kte.latest_checkpoint(job.model_dir) or ""
+    expect(latest.endswith(f"-{job.steps}"), f"{job} must end with step {job.steps}.")
+
+
+def _check_counts(model_dir: str, interruptions: int) -> None:
+    """Checks that the metrics show the restarts, each in the first line of a start."""
+    path = pathlib.Path(model_dir, "metrics.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    counts = [line["restarts"] for line in lines if "restarts" in line]
+    expect(
+        counts == sorted(counts) and max(counts, default=0) >= min(interruptions, 1),
+        f"{path} must count {interruptions} restarts: {counts}.",
+    )
