@@ -1,6 +1,9 @@
 """Each starter's variables, with values as its documentation shows them."""
 
 import logging
+import re
+import sys
+import types
 
 import pytest
 from jax._src.clusters.mpi4py_cluster import Mpi4pyCluster
@@ -329,6 +332,49 @@ def test_definitions_complete_each_other():
     assert numbers.completed_by(address) == Definition("a", "host:1", 4, 3)
     assert numbers.completed_by(Definition("b", "host:1", 5)) == numbers
     assert Definition().completed_by(address) == address
+
+
+@pytest.fixture
+def ray_worker(monkeypatch):
+    """Makes this process a worker of a fake Ray Train, which has not joined it."""
+
+    def start(rank, size, broadcast=None):
+        context = types.SimpleNamespace(
+            get_world_rank=lambda: rank, get_world_size=lambda: size
+        )
+        modules = {
+            "ray.train": types.SimpleNamespace(get_context=lambda: context),
+            "ray.util": types.SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1"),
+            "ray.train.collective": broadcast
+            and types.SimpleNamespace(broadcast_from_rank_zero=broadcast),
+        }
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+    return start
+
+
+def test_workers_of_ray_train_find_each_other(ray_worker):
+    sent = []
+    ray_worker(0, 2, lambda address: sent.append(address) or address)
+    chief = detection.find_cluster(timeout_secs=1)
+    assert sent == [chief.coordinator_address]
+    assert re.fullmatch("10.0.0.1:[0-9]+", sent[0])
+    ray_worker(1, 2, lambda address: sent[0] if address is None else "")
+    assert detection.find_cluster(timeout_secs=1) == Cluster(sent[0], 2, 1)
+    # The configuration must not wait for other workers.
+    assert detection.read_cluster() == Cluster()
+
+
+def test_other_workers_of_ray_train(ray_worker, monkeypatch):
+    ray_worker(0, 1)
+    assert detection.find_cluster(timeout_secs=1) == Cluster()
+    ray_worker(1, 2)
+    with pytest.raises(RuntimeError, match="worker 1 of 2, .* Set RAY_TRAIN_V2_EN"):
+        detection.find_cluster(timeout_secs=1)
+    # The process that starts the job.
+    monkeypatch.setattr(sys.modules["ray.train"], "get_context", lambda: 1 / 0)
+    assert detection.find_cluster(timeout_secs=1) == Cluster()
 
 
 def test_names_are_unique():

@@ -15,6 +15,8 @@ from tests.torture.killing import check_equal
 CAUSES = ("SIGKILL", "SIGTERM", "SIGSTOP", "full disk")
 _PROCESSES = (2, 3, 4)
 _STEPS_BETWEEN = 6
+# More than a job does until its last interruption.
+_LAST_STEPS = 30
 _GRACE_SECS = 3
 _LIMIT_SECS = 600
 
@@ -43,7 +45,7 @@ def interrupt(
             uninterrupted processes.
     """
     rng = random.Random(0)
-    steps = _STEPS_BETWEEN * (most + 1)
+    steps = _STEPS_BETWEEN * most + _LAST_STEPS
     next_cause = (causes[number % len(causes)] for number in range(jobs * most))
 
     @functools.cache

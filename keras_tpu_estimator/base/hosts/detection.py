@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from keras_tpu_estimator.base.hosts import starters
+from keras_tpu_estimator.base.hosts import ray_workers, starters
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.starter import Definition, Environment
 from keras_tpu_estimator.base.hosts.task import Task
@@ -49,6 +49,7 @@ def find_cluster(timeout_secs: int) -> Cluster:
         *(starter.read for starter in starters.OF_PROCESSES),
         lambda _: _from_jax(jax_clusters.launcher, timeout_secs),
         *(starter.read for starter in starters.OF_MACHINES),
+        lambda _: ray_workers.worker_definition(),
     )
     definition = _collected(sources)
     if not definition.is_complete:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 
@@ -143,17 +143,17 @@ class Starter:
 
     def incomplete(self, environment: Environment, definition: Definition) -> str:
         """Returns the error text for an incomplete definition."""
-        fields = {
-            self.count: definition.count,
-            self.number: definition.number,
-            self.address: definition.address,
-        }
-        variables = {name for field in fields for name in field.variables()}
+        fields: list[tuple[Field[Any], object]] = [
+            (self.count, definition.count),
+            (self.number, definition.number),
+            (self.address, definition.address),
+        ]
+        variables = {name for field, _ in fields for name in field.variables()}
         shown = ", ".join(
             f"{name}={environment[name]!r}"
             for name in sorted(variables & environment.keys())
         )
-        missing = [field.names for field, value in fields.items() if value is None]
+        missing = [field.names for field, value in fields if value is None]
         count = "..." if definition.count is None else definition.count
         number = "..." if definition.number is None else definition.number
         return (

@@ -153,7 +153,7 @@ def _sage_maker_number(environment: Environment) -> int | None:
     if host is None:
         config = _json(environment, "SM_RESOURCE_CONFIG") or {}
         host = config.get("current_host")
-    return [*hosts].index(host) if host in hosts else None
+    return [*hosts].index(host) if host is not None and host in hosts else None
 
 
 def _sky_pilot_ips(environment: Environment) -> Sequence[str]:

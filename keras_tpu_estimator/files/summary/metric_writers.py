@@ -285,7 +285,9 @@ class JsonLines(MetricWriter):
     def write_start(self, step: int) -> None:
         """Adds the field `start` to the next line, and `restarts` of a launched job."""
         number = restarts()
-        self._start = {"start": step} | ({"restarts": number} if number else {})
+        self._start = {"start": step}
+        if number:
+            self._start["restarts"] = number
 
     def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Ignores the summary, because each line has all metrics of a step."""
