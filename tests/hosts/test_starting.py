@@ -376,3 +376,29 @@ def test_process_0_publishes_how_it_was_started(fake_jax):
     published = json.loads(fake_jax.store.values["kte/started/0"])
     assert published["number of processes"] == 2
     assert published["version of keras"] == keras.__version__
+
+
+def test_child_of_a_single_process_is_single(fake_jax, monkeypatch):
+    """Its environment has the same incomplete variables as that of its parent."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RuntimeError, match="without RANK"):
+        kte.initialize()
+    kte.initialize(num_processes=1)
+    process, *places = os.environ[parent_process.VARIABLE].split(",")
+    assert (process, places) == (str(os.getpid()), [])
+    # In a child process:
+    this_process.settle(None)
+    monkeypatch.setenv(parent_process.VARIABLE, "1")
+    kte.initialize()
+    assert starting.ensure_started() == Cluster()
+    assert not fake_jax.calls
+
+
+def test_children_of_mpi_do_not_start_mpi(fake_jax, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setattr(jax_clusters, "mpi4py_launcher", lambda: 1 / 0)
+    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 4 1")
+    kte.initialize()
+    assert starting.known_cluster() == Cluster(*_HERE)
+    assert not fake_jax.calls

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
-from keras_tpu_estimator.base.hosts import ray_workers, starters
+from keras_tpu_estimator.base.hosts import parent_process, ray_workers, starters
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.starter import Definition, Environment
 from keras_tpu_estimator.base.hosts.task import Task
@@ -215,8 +215,11 @@ def _queried(
 
 
 def _from_mpi4py(environment: Environment) -> Definition | None:
-    """Returns the definition of MPI itself, if this process belongs to a job of MPI."""
-    if not environment.keys() & _MPI_VARIABLES:
+    """Returns the definition of MPI itself, if this process belongs to a job of MPI.
+
+    A child process of a member must not start MPI.
+    """
+    if not environment.keys() & _MPI_VARIABLES or parent_process.is_child():
         return None
     return _from_jax(jax_clusters.mpi4py_launcher, timeout_secs=1)
 

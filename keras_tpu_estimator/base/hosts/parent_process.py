@@ -29,14 +29,20 @@ def unmark() -> None:
     os.environ.pop(VARIABLE, None)
 
 
+def is_child() -> bool:
+    """Returns whether a parent process has recorded its places, if only its own."""
+    process, *_ = os.environ.get(VARIABLE, "").split(",")
+    return process not in ("", str(os.getpid()))
+
+
 def parent_clusters() -> list[Cluster]:
     """Returns the places of the parent process, which this one must not take.
 
     A process that executes another program keeps its number and its place.
     """
-    process, *entries = os.environ.get(VARIABLE, "").split(",")
-    if process in ("", str(os.getpid())):
+    if not is_child():
         return []
+    _, *entries = os.environ[VARIABLE].split(",")
     return [_parsed(*entry.split(" ")) for entry in entries]
 
 

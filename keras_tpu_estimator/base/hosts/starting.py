@@ -173,15 +173,15 @@ def _check_same(settled: Membership | Alone | Waiting, defined: Cluster | None) 
 
 def _place_of_parent(defined: Cluster | None, timeout: int) -> Cluster | None:
     """Returns the defined place, if it is that of the parent process."""
-    clusters = parent_process.parent_clusters()
-    if not clusters:
+    if not parent_process.is_child():
         return None
+    clusters = parent_process.parent_clusters()
     if defined is None:
         try:
             defined = detection.find_cluster(timeout)
         except RuntimeError:
             # The parent could not detect it either.
-            defined = clusters[0]
+            return clusters[0] if clusters else Cluster()
     return defined if defined in clusters else None
 
 
