@@ -346,3 +346,20 @@ def test_autologging_without_effect_warns(
 def test_packages_are_imported_only_if_chosen(tmp_path):
     run(tmp_path, ["tensorboard", "jsonl"])
     assert not {"wandb", "mlflow"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("variable", "fields"),
+    [(None, {"start": 5}), ("0", {"start": 5}), ("2", {"start": 5, "restarts": 2})],
+)
+def test_json_lines_count_restarts(variable, fields, tmp_path, monkeypatch):
+    monkeypatch.setenv("KTE_RESTARTS", variable or "")
+    writer = summary.JsonLines(tmp_path)
+    writer.write_start(5)
+    writer.write_scalars(6, {"loss": 0.5})
+    writer.write_scalars(8, {"loss": 0.25})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    first, second = (json.loads(line) for line in text.splitlines())
+    del first["time"], second["time"]
+    assert first == {"step": 6, "loss": 0.5} | fields
+    assert second == {"step": 8, "loss": 0.25}
