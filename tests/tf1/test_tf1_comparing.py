@@ -1,5 +1,6 @@
 """A TensorFlow 1 program and its ports to Keras."""
 
+import pathlib
 from typing import Any
 
 import keras
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
+from tensorflow_files import save_tf1
+from tf1_golden import GOLDEN
 
 import keras_tpu_estimator as kte
 
@@ -90,3 +93,75 @@ def test_port_is_compared(new: Any, kind: str | None, words: str) -> None:
     assert report.finding is not None, str(report)
     assert report.finding.compared.kind == kind, str(report)
     assert words in report.finding.explanation, str(report)
+
+
+def old_bert_model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """A linear model with BERT's optimizer, whose slots are `adam_m` and `adam_v`."""
+    import bert_optimization
+
+    del params
+    with tf.variable_scope("output"):
+        kernel = tf.get_variable("kernel", [4, 1], initializer=tf.zeros_initializer())
+        bias = tf.get_variable("bias", [1], initializer=tf.zeros_initializer())
+    loss = tf.reduce_mean((tf.matmul(features, kernel) + bias - labels) ** 2)
+    optimizer = bert_optimization.AdamWeightDecayOptimizer(0.01, 0.1, ["bias"])
+    step = tf.train.get_global_step()
+    applied = optimizer.apply_gradients(_pairs(loss))
+    train_op = tf.group(applied, step.assign(step + 1))
+    return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def _pairs(loss: Any) -> Any:
+    variables = tf.trainable_variables()
+    return zip(tf.gradients(loss, variables), variables, strict=True)
+
+
+def port_of_bert(excluded: list[str]) -> Any:
+    """Returns a port of `old_bert_model_fn`."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del params
+        outputs = keras.layers.Dense(1, name="output")(features)
+        loss = keras.ops.mean((outputs - labels) ** 2)
+        optimizer = kte.optimizers.AdamWeightDecay(
+            0.01, weight_decay_rate=0.1, exclude_from_weight_decay=excluded
+        )
+        train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def test_port_starts_from_a_checkpoint_of_bert(tmp_path: pathlib.Path) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"output/kernel": (4, 1), "output/bias": (1,)}
+    values = {"global_step": np.int64(70)}
+    for path, shape in shapes.items():
+        for name in (path, f"{path}/adam_m", f"{path}/adam_v"):
+            values[name] = random.uniform(0.1, 1.0, shape).astype("float32")
+    checkpoint = save_tf1(str(tmp_path), values)
+    old = kte.tf1.model_fn(old_bert_model_fn)
+    start = {"checkpoint": checkpoint, "steps": 2}
+    report = kte.compare(old, port_of_bert(["bias"]), input_fn, **start)
+    assert report.is_equal, str(report)
+    states = [one for one in report.compared if one.kind == "optimizer state"]
+    assert len(states) == 8
+    report = kte.compare(old, port_of_bert([]), input_fn, **start)
+    assert report.finding is not None, str(report)
+    assert report.finding.compared.name == "output/bias"
+    assert "weight decay" in report.finding.explanation
+
+
+def test_checkpoint_of_tensorflow_1_15_is_a_start() -> None:
+    import checkpoint_program
+
+    program = kte.tf1.model_fn(checkpoint_program.model_fn_of(kte.tf1.TPUEstimatorSpec))
+    checkpoint = str(GOLDEN / "checkpoint_1_15" / "model.ckpt-5")
+
+    def batches(params: Any) -> Any:
+        return checkpoint_program.input_fn_from(5)({**params, "batch_size": 8})
+
+    report = kte.compare(program, program, batches, checkpoint=checkpoint, steps=1)
+    assert report.is_equal, str(report)
+    names = {one.name for one in report.compared if one.kind == "optimizer state"}
+    assert names >= {"tower/hidden/kernel/Adam", "tower/hidden/bias/Momentum"}

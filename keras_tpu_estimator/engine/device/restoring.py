@@ -95,7 +95,8 @@ def _warm_values(
 ) -> AnyArraysByPath:
     """Returns the values from another model's checkpoint."""
     weights = {path: store.as_saved(path) for path in store.weights()}
-    reader, report = compared(settings, weights)
+    rates = store.initial_values(store.constants & store.variables.keys())
+    reader, report = compared(settings, weights, {p: float(rates[p]) for p in rates})
     _logger.info("%s.", report.summary)
     _logger.debug("%s", report)
     pairs = {p.path: p for p in report.matched if p.path in requested}

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.warm_start.optimizer_state import counterparts
 from keras_tpu_estimator.files.warm_start.pairing import (
     Described,
     HasPath,
@@ -69,7 +70,10 @@ def resolve_assignments(
             names[path] = name
         else:
             names |= _within_scope(name, path, variables)
-    pairs = pairings(names, variables, reader.by_any_name())
+    stored = reader.by_any_name()
+    renamed = counterparts(names, variables, stored, {})
+    names |= {path: name for path, (name, _) in renamed.items()}
+    pairs = pairings(names, variables, stored)
     _check_found(pairs, reader)
     _check_shapes(pairs, reader)
     return names

@@ -87,12 +87,15 @@ class Pairing:
         name: The name in the checkpoint.
         stored_shape: The shape in the checkpoint. None, the default, if the
             variable is missing.
+        factor: What the checkpoint's value is multiplied by. Defaults to 1.0; other
+            numbers belong to the momentum of Keras's `SGD`.
     """
 
     path: str
     shape: tuple[int, ...]
     name: str
     stored_shape: tuple[int, ...] | None = None
+    factor: float = 1.0
 
     @property
     def fits(self) -> bool:
@@ -135,15 +138,21 @@ def read_values(
     pairs = list(pairs)
     read = reader.get_tensors(pair.name for pair in pairs)
     return {
-        pair.path: cast(
-            read[pair.name],
-            np.dtype(variables[pair.path].dtype),
-            pair.path,
-            pair.name,
-            reader.path,
+        pair.path: _started(
+            pair, read[pair.name], variables[pair.path].dtype, reader.path
         )
         for pair in pairs
     }
+
+
+def _started(
+    pair: Pairing, value: np.ndarray, dtype: npt.DTypeLike, checkpoint: str
+) -> np.ndarray:
+    """Returns a value that a variable starts from, or a part of it."""
+    value = cast(value, np.dtype(dtype), pair.path, pair.name, checkpoint)
+    if pair.factor == 1.0:
+        return value
+    return np.asarray(value * pair.factor, value.dtype)
 
 
 def read_part(
@@ -154,7 +163,7 @@ def read_part(
 ) -> np.ndarray:
     """Reads a part of the value that a variable starts from, as `read_values` does."""
     value = reader.get_part(pair.name, box.slices)
-    return cast(value, np.dtype(dtype), pair.path, pair.name, reader.path)
+    return _started(pair, value, dtype, reader.path)
 
 
 _HEADINGS = ("", "variable", "shape", "in the checkpoint", "shape there")

@@ -1,5 +1,6 @@
 """Values of a model's variables from a checkpoint of another model."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,7 @@ from keras_tpu_estimator.base.common.pickling import reduce_error
 from keras_tpu_estimator.base.common.shown import shortened
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.warm_start.optimizer_state import counterparts
 from keras_tpu_estimator.files.warm_start.pairing import (
     Described,
     Pairing,
@@ -47,12 +49,22 @@ def compare(
     settings: WarmStartSettings,
     variables: Mapping[str, Described],
     reader: CheckpointReader,
+    rates: Mapping[str, float] | None = None,
 ) -> WarmStartReport:
-    """Compares all variables of a model with a checkpoint, without reading values."""
+    """Compares all variables of a model with a checkpoint, without reading values.
+
+    `rates` are the model's constant learning rates by path.
+    """
     selected = settings.select(variables)
     previous = settings.var_name_to_prev_var_name or {}
     names = {path: previous.get(path, path) for path in selected}
-    pairs = pairings(names, variables, reader.by_any_name())
+    in_checkpoint = reader.by_any_name()
+    renamed = counterparts(names, variables, in_checkpoint, rates or {})
+    names |= {path: name for path, (name, _) in renamed.items()}
+    pairs = [
+        dataclasses.replace(pair, factor=renamed.get(pair.path, (None, 1.0))[1])
+        for pair in pairings(names, variables, in_checkpoint)
+    ]
     stored = [pair for pair in pairs if pair.stored_shape is not None]
     remapped = settings.var_name_to_vocab_info or {}
     matched = [pair for pair in stored if pair.fits or pair.path in remapped]
@@ -106,11 +118,13 @@ def warm_start_values(
 
 
 def compared(
-    settings: WarmStartSettings, variables: Mapping[str, Described]
+    settings: WarmStartSettings,
+    variables: Mapping[str, Described],
+    rates: Mapping[str, float] | None = None,
 ) -> tuple[CheckpointReader, WarmStartReport]:
     """Opens the checkpoint, or raises `WarmStartError` if selected variables differ."""
     reader = load_checkpoint(settings.ckpt_to_initialize_from)
-    report = compare(settings, variables, reader)
+    report = compare(settings, variables, reader, rates)
     if not report.is_complete:
         raise WarmStartError(report)
     if not report.matched:

@@ -3,7 +3,7 @@
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from keras_tpu_estimator.base.common import registry, sources
 from keras_tpu_estimator.runs.call_receiver import receiving_calls
@@ -34,19 +34,42 @@ def main(arguments: Sequence[str]) -> int:
         recording = NewRecording(directory, steps, old, mapping)
     is_of_graphs = is_tensorflow_script(script)
     run = registry.part("graph_script") if is_of_graphs else sources.run
+    error = _error_of(lambda: run(script, script_arguments, False), recording)
+    record = recording.record
+    if record.training is None:
+        sys.stderr.write(f"{script} must call `train`. Received: no such call.\n")
+        return 2
+    if error is not None:
+        if not recording.may_end_by_error:
+            raise error
+        record.ends_by_error = True
+        record.notes += (
+            f"The {role} script ended by {type(error).__name__}: {error} What follows "
+            "is not compared.",
+        )
+    record.save(record_path(directory, role))
+    return 0
+
+
+def _error_of(
+    run: Callable[[], object], recording: OldRecording | NewRecording
+) -> BaseException | None:
+    """Runs a script with recorded calls, and returns the error that ends it.
+
+    Scripts may read files that the recorded calls do not write.
+    """
     try:
         with receiving_calls(recording):
-            run(script, script_arguments, False)
+            run()
     except EnoughError:
         pass
     except SystemExit as end:
-        if end.code:
+        return end if end.code else None
+    except Exception as error:
+        if recording.record.training is None:
             raise
-    if recording.record.training is None:
-        sys.stderr.write(f"{script} must call `train`. Received: no such call.\n")
-        return 2
-    recording.record.save(record_path(directory, role))
-    return 0
+        return error
+    return None
 
 
 if __name__ == "__main__":

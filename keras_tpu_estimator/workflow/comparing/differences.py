@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.workflow.comparing import layers, updates
+from keras_tpu_estimator.workflow.comparing import layers, rounding, updates
 from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
 from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
@@ -302,14 +302,22 @@ def _of_changes(
 ) -> Difference | None:
     """Returns the difference of the changes of a variable, relative to the largest."""
     paths = pair.old, pair.new, pair.old
-    if any(p not in a for p, a in zip(paths, after, strict=True)):
+    if pair.factor is None or any(
+        p not in a for p, a in zip(paths, after, strict=True)
+    ):
         return None
     changes = []
-    for path, values_before, values_after in zip(paths, before, after, strict=True):
+    factors = pair.factor, 1.0, pair.factor
+    for path, factor, values_before, values_after in zip(
+        paths, factors, before, after, strict=True
+    ):
         end = np.asarray(values_after[path], np.float64)
         start = np.asarray(_sampled_like(values_before[path], end), np.float64)
-        changes.append(end.reshape(-1) - start.reshape(-1))
-    return _of_three(*changes)
+        changes.append(factor * (end.reshape(-1) - start.reshape(-1)))
+    return dataclasses.replace(
+        _of_three(*changes),
+        last_place=rounding.last_place(after[0][pair.old], changes[0]),
+    )
 
 
 def of_evaluations(

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -10,21 +9,9 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.files.warm_start import optimizer_state
 from keras_tpu_estimator.workflow.comparing.records import VariableFacts
 
-# The names of optimizer state in `tf.train`, BERT, Keras and optax, by what it is.
-_STATE = {
-    "first moment": {"adam", "adam_m", "m", "momentum", "mu", "trace", "rmsprop_1"},
-    "second moment": {
-        *("adam_1", "adam_v", "v", "velocity", "nu", "rmsprop", "adagrad"),
-        *("accumulator", "sum_of_squares", "ftrl", "adadelta", "accumulated_grad"),
-    },
-    "linear": {"ftrl_1", "linear"},
-    "updates": {"adadelta_1", "accumulated_delta_var"},
-    "largest second moment": {"velocity_hat", "nu_max"},
-    "mean gradient": {"rmsprop_2", "average_gradient", "mg"},
-    "average": {"exponentialmovingaverage", "average"},
-}
 _KeyOf: TypeAlias = Callable[[VariableFacts], object]
 # Names of variables that mean the same in different libraries.
 _SYNONYMS = {
@@ -49,11 +36,14 @@ class Pair:
 
     Attributes:
         is_guess: Whether they were paired by shape and order only.
+        factor: The new value is this many times the old one. It is `None` if that
+            depends on a learning rate which is not constant.
     """
 
     old: str
     new: str
     is_guess: bool = False
+    factor: float | None = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +69,7 @@ def paired(
     old: Mapping[str, VariableFacts],
     new: Mapping[str, VariableFacts],
     mapping: Mapping[str, str] | None = None,
+    rates: Mapping[str, float] | None = None,
 ) -> Pairing:
     """Pairs the variables of two programs.
 
@@ -86,6 +77,7 @@ def paired(
         old: Those of the old program, in the order in which it makes them.
         new: Those of the new program.
         mapping: Paths in the new program by those in the old one. Defaults to none.
+        rates: The constant learning rates of both, by path. Defaults to none.
 
     Raises:
         ValueError: `mapping` has an unknown path.
@@ -100,7 +92,7 @@ def paired(
     weights.add_by_key(lambda facts: facts.path, lambda facts: facts.path)
     weights.add_by_key(_plain_name, _plain_name)
     weights.add_by_order()
-    slots = [*_slots(weights.pairs, old, new)]
+    slots = [*_slots(weights.pairs, old, new, rates or {})]
     pairs = (*weights.pairs, *slots)
     paired_old = {pair.old for pair in pairs} | {GLOBAL_STEP}
     paired_new = {pair.new for pair in pairs} | {GLOBAL_STEP}
@@ -203,6 +195,7 @@ def _slots(
     weights: Sequence[Pair],
     old: Mapping[str, VariableFacts],
     new: Mapping[str, VariableFacts],
+    rates: Mapping[str, float],
 ) -> Iterator[Pair]:
     """Yields pairs of the optimizer state of paired variables."""
     olds, news = _states(old), _states(new)
@@ -212,41 +205,19 @@ def _slots(
             yield Pair(path, path)
     for pair in weights:
         of_old, of_new = olds.get(pair.old, {}), news.get(pair.new, {})
-        for kind in of_old.keys() & of_new.keys():
-            yield Pair(of_old[kind], of_new[kind])
+        for meaning in of_old.keys() & of_new.keys():
+            states = of_old[meaning], of_new[meaning]
+            factor = optimizer_state.factor_between(*states, rates)
+            yield Pair(*(state.path for state in states), factor=factor)
 
 
-def _states(variables: Mapping[str, VariableFacts]) -> dict[str, dict[str, str]]:
-    """Returns the paths of optimizer state by its variable and by what it is."""
-    states: dict[str, dict[str, str]] = collections.defaultdict(dict)
-    for facts in variables.values():
-        if facts.owner is not None:
-            kind = kind_of_state(facts.path, facts.owner)
-            states[facts.owner][kind] = facts.path
-    return states
-
-
-def kind_of_state(path: str, owner: str) -> str:
-    """Returns what optimizer state is, such as 'first moment', or its name.
-
-    >>> kind_of_state("dense/kernel/Adam_1", "dense/kernel")
-    'second moment'
-    >>> kind_of_state("adam/dense_kernel_velocity", "dense/kernel")
-    'second moment'
-    """
-    if path.startswith("sgd") and path.endswith("_momentum"):
-        # Keras's contains the learning rate, and others' does not.
-        return "steps"
-    for name in _names_in(path, owner):
-        for kind, names in _STATE.items():
-            if name in names:
-                return kind
-    return path.replace(owner, "").replace(owner.replace("/", "_"), "")
-
-
-def _names_in(path: str, owner: str) -> Iterator[str]:
-    """Yields the possible names of a state, the most likely ones first."""
-    name = path.removeprefix(owner).strip("/")
-    name = re.sub(f".*{re.escape(owner.replace('/', '_'))}_", "", name)
-    yield name.lower()
-    yield from (part.lower() for part in reversed(path.split("/")))
+def _states(
+    variables: Mapping[str, VariableFacts],
+) -> dict[str, dict[str, optimizer_state.State]]:
+    """Returns the optimizer state of variables by their paths and by its meaning."""
+    owners = {
+        facts.path: facts.owner
+        for facts in variables.values()
+        if facts.owner is not None
+    }
+    return optimizer_state.states_of(owners)

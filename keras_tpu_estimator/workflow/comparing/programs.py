@@ -20,6 +20,9 @@ from keras_tpu_estimator.workflow.comparing.records import (
 )
 from keras_tpu_estimator.workflow.comparing.rounding import perturbed
 
+# Powers of an Adam optimizer's decay rates.
+_POWERS = ("beta1_power", "beta2_power")
+
 
 class OldProgram:
     """The program that the other one must equal.
@@ -103,22 +106,46 @@ class NewProgram:
                 f"The inputs differ: {difference} Both programs were given the old "
                 "program's batches.",
             )
-        self.pairing = paired(old.variables, look.variables, self._mapping)
+        rates = {**old.constant_rates, **look.constant_rates}
+        self.pairing = paired(old.variables, look.variables, self._mapping, rates)
+        self.notes += tuple(self._not_converted(old))
         self._recorder.start_from(dict(self._start(old, look)))
         self.training = self._recorder.train(input_fn, len(old.steps), old.batches)
+
+    def _not_converted(self, old: TrainingRecord) -> Iterator[str]:
+        """Yields a sentence if some optimizer state has no counterpart."""
+        pairs = [pair for pair in self.pairing.pairs if pair.factor is None]
+        if not pairs:
+            return
+        yield (
+            f"`{pairs[0].old}` and `{pairs[0].new}` are not compared, because the "
+            "momentum of Keras's `SGD` contains the learning rate, which is not "
+            "constant."
+        )
+        if any(np.any(old.initial[pair.old]) for pair in pairs):
+            yield (
+                "The new program starts with the momentum of its initial values. Use "
+                "`optax.sgd`, which continues the old program's."
+            )
 
     def _start(
         self, old: TrainingRecord, look: TrainingRecord
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the values of the old program by the new paths."""
         step = old.initial[GLOBAL_STEP]
-        sources = {pair.new: pair.old for pair in self.pairing.pairs}
+        pairs = {p.new: p for p in self.pairing.pairs if p.factor is not None}
         for path, facts in look.variables.items():
             value = np.asarray(look.initial[path])
-            if path in sources:
-                value = np.asarray(old.initial[sources[path]]).astype(value.dtype)
+            if path in pairs:
+                initial = np.asarray(old.initial[pairs[path].old])
+                factor = pairs[path].factor
+                converted = initial if factor == 1 else initial * factor
+                value = np.asarray(converted).astype(value.dtype)
             elif path == GLOBAL_STEP or _counts_steps(facts.is_slot, value):
                 value = np.asarray(step).astype(value.dtype)
+            elif path.rpartition("/")[2] in _POWERS:
+                # Of an optimizer of `tf.train` that begins with the power 1.
+                value = np.power(value, step + 1, dtype=value.dtype)
             yield path, value.reshape(facts.shape)
 
     def evaluate(self, input_fn: InputFn, old: EvaluationRecord) -> EvaluationRecord:

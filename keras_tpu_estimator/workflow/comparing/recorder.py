@@ -112,6 +112,7 @@ class Recorder:
             hook.steps,
             hook.dataflow,
             tuple(self._observations.dropout),
+            hook.constant_rates,
         )
 
     def evaluate(
@@ -173,6 +174,7 @@ class _RecordingHook(SessionRunHook):
         initial: The values before the first step, by path.
         variables: The facts of all variables, by path.
         dataflow: The forward pass of the first step, or `None`.
+        constant_rates: The learning rates that the code sets as numbers, by path.
     """
 
     def __init__(self, context: EstimatorContext, observations: Observations):
@@ -182,6 +184,7 @@ class _RecordingHook(SessionRunHook):
         self.variables: dict[str, VariableFacts] = {}
         self.steps: list[StepRecord] = []
         self.dataflow: Any = None
+        self.constant_rates: dict[str, float] = {}
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Records the initial values."""
@@ -189,6 +192,11 @@ class _RecordingHook(SessionRunHook):
         store = self._context.runtime.program.store
         self.variables = facts_of(store)
         self.initial = session.run({path: path for path in self.variables})
+        rates = store.constants & store.variables.keys()
+        self.constant_rates = {
+            path: float(rate)
+            for path, rate in session.run({path: path for path in rates}).items()
+        }
 
     def before_run(self, run_context: Any) -> SessionRunArgs:
         """Requests everything that is compared."""

@@ -64,6 +64,7 @@ class TrainingRecord:
         dataflow: The forward pass of the first step, or `None` if it is unknown.
         dropout: The rates of the dropouts that the program ran without, each once;
             `None` for rates that are tensors.
+        constant_rates: The learning rates that the code sets as numbers, by path.
     """
 
     batches: Sequence[Batch]
@@ -72,6 +73,7 @@ class TrainingRecord:
     steps: Sequence[StepRecord]
     dataflow: Dataflow | None
     dropout: Sequence[float | None]
+    constant_rates: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,15 @@ last place. What this changes, any other order of its operations may change too.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 # Two orders of operations differ by about this many times as much.
 _MARGIN = 30.0
+# Both programs round to the last place.
+_LAST_PLACES = 2.0
 _TINY = 1e-30
 
 
@@ -21,14 +25,18 @@ class Difference:
     Attributes:
         relative: The largest difference, relative to the largest absolute value.
         rounding: The same of the old program and its perturbed copy.
+        last_place: The last place of the values of which these are differences, such
+            as that of a variable whose changes are compared.
     """
 
     relative: float
     rounding: float = 0.0
+    last_place: float = 0.0
 
     def exceeds(self, tolerance: float) -> bool:
         """Returns whether it is more than a tolerance and than rounding explains."""
-        return not self.relative <= max(tolerance, _MARGIN * self.rounding)
+        explained = _MARGIN * self.rounding, _LAST_PLACES * self.last_place
+        return not self.relative <= max(tolerance, *explained)
 
 
 def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
@@ -52,6 +60,20 @@ def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.max(gaps) / max(scale, _TINY))
 
 
+def last_place(value: Any, change: np.ndarray) -> float:
+    """Returns the last place of a value, relative to the largest of its changes.
+
+    >>> last_place(np.float32([1.0]), np.float32([0.5]))
+    2.384185791015625e-07
+    """
+    value = np.asarray(value)
+    if not jnp.issubdtype(value.dtype, jnp.floating) or not value.size:
+        return 0.0
+    largest = np.max(np.abs(np.asarray(value, np.float64)))
+    place = float(jnp.finfo(value.dtype).eps) * largest
+    return float(place / max(np.max(np.abs(change)), _TINY))
+
+
 def perturbed(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
     """Returns values whose floats are one unit in the last place larger or smaller."""
     generator = np.random.default_rng(seed)
@@ -61,7 +83,7 @@ def perturbed(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.n
 def _perturbed(value: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     value = np.asarray(value)
     # Zeros stay, such as biases and the state of optimizers.
-    if not np.issubdtype(value.dtype, np.floating):
+    if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
     towards = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
     moved = np.nextafter(value, towards.astype(value.dtype))

@@ -42,6 +42,7 @@ class ScriptRecord:
     Attributes:
         pairing: The pairs of variables, in the record of the new program.
         notes: What the reader should know, one sentence each.
+        ends_by_error: Whether the script raised an error after its training.
     """
 
     training: Any = None
@@ -49,6 +50,7 @@ class ScriptRecord:
     prediction: Any = None
     pairing: Pairing = Pairing((), (), ())
     notes: tuple[str, ...] = ()
+    ends_by_error: bool = False
 
     def save(self, path: str) -> None:
         """Writes the record for the process that started this one."""
@@ -116,6 +118,11 @@ class _Recording(abc.ABC):
         """Exports nothing, and returns the path that an export could have."""
         return os.path.join(os.fsdecode(base), "0")
 
+    @property
+    @abc.abstractmethod
+    def may_end_by_error(self) -> bool:
+        """Whether the records so far are complete if the script raises an error."""
+
     @abc.abstractmethod
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
         """Records a training."""
@@ -151,6 +158,11 @@ class OldRecording(_Recording):
         super().__init__(directory, steps)
         self._initial = initial
 
+    @property
+    def may_end_by_error(self) -> bool:
+        """Whether the records so far are complete if the script raises an error."""
+        return True
+
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
         self._program = OldProgram(context, self._directory)
         self._program.train(input_fn, steps, self._initial)
@@ -181,6 +193,14 @@ class NewRecording(_Recording):
         self._old = old
         self._mapping = mapping
 
+    @property
+    def may_end_by_error(self) -> bool:
+        """Whether the records so far are complete if the script raises an error."""
+        old, new = self._old, self.record
+        calls = (old.evaluation, new.evaluation), (old.prediction, new.prediction)
+        is_complete = all(later for earlier, later in calls if earlier is not None)
+        return old.ends_by_error and is_complete
+
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
         del steps
         training: TrainingRecord = self._old.training[0]
@@ -188,7 +208,7 @@ class NewRecording(_Recording):
         self._program.train(input_fn, training)
         self.record.training = self._program.training
         self.record.pairing = self._program.pairing
-        self.record.notes = self._program.notes
+        self.record.notes += self._program.notes
 
     def _evaluate(self, input_fn: InputFn, steps: int) -> EvaluationRecord:
         del steps

@@ -26,6 +26,12 @@ def explanation(
             f"Only the {changed} program changes it: compare which variables are "
             "trained, and the values that `model_fn` assigns."
         )
+    if old.size == 1:
+        # Any two numbers are multiples of each other.
+        return (
+            "Its updates differ: compare the learning rate, what scales gradients, and "
+            "the weight decay with the variables that are excluded from it."
+        )
     factor = multiple(old, new)
     if factor is not None:
         return (

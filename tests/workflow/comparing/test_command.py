@@ -90,3 +90,21 @@ def test_script_that_fails(scripts: pathlib.Path) -> None:
     assert result.returncode == 2
     assert "KeyError: 'mine'" in result.stderr
     assert "The new script" in result.stderr
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_scripts_that_fail_after_training(scripts: pathlib.Path, same: bool) -> None:
+    text = SCRIPT.format(bias=True)
+    text = text.replace("    assert len", '    raise OSError("mine")\n    assert len')
+    (scripts / "ends.py").write_text(text)
+    old, new = (
+        str(scripts / ("ends.py" if same else "old.py")),
+        str(scripts / "ends.py"),
+    )
+    result = run("--steps", "1", old, "0.1", "--to", new, "0.1")
+    if same:
+        assert result.returncode == 0, result.stderr
+        assert "The old script ended by OSError: mine" in result.stdout
+    else:
+        assert result.returncode == 2
+        assert "OSError: mine" in result.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.workflow.comparing.pairing import Pair, kind_of_state, paired
+from keras_tpu_estimator.workflow.comparing.pairing import Pair, paired
 from keras_tpu_estimator.workflow.comparing.records import VariableFacts
 
 
@@ -62,18 +62,11 @@ def test_optimizer_state_is_paired_by_its_meaning() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("a/w/Adam", "first moment"),
-        ("a/w/Adam_1", "second moment"),
-        ("a/w/Momentum", "first moment"),
-        ("sgd/a_w_momentum", "steps"),
-        ("optax/0/mu/a/w", "first moment"),
-        ("optax/0/nu/a/w", "second moment"),
-        ("a/w/Ftrl_1", "linear"),
-        ("a/w/Adagrad", "second moment"),
-    ],
-)
-def test_kinds_of_state(path: str, kind: str) -> None:
-    assert kind_of_state(path, "a/w") == kind
+def test_momentum_with_a_learning_rate_has_a_factor() -> None:
+    old = facts(("w", (2,)), **{"w/Momentum": "w"})
+    new = facts(("w", (2,)), **{"sgd/w_momentum": "w"})
+    pair = Pair("w/Momentum", "sgd/w_momentum", factor=-0.1)
+    assert paired(old, new, rates={"sgd/learning_rate": 0.1}).pairs[1] == pair
+    assert paired(old, new).pairs[1].factor is None
+    assert paired(new, old, rates={"sgd/learning_rate": 0.1}).pairs[1].factor == -10
+    assert paired(new, new).pairs[1].factor == 1
