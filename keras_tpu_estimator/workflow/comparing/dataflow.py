@@ -18,6 +18,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
+from keras_tpu_estimator.workflow.comparing import per_device
 
 # The statistics of a value: mean, mean of absolute values, root of the mean of squares,
 # least, greatest.
@@ -70,10 +71,12 @@ class Dataflow:
     Attributes:
         operations: In the order of computation.
         statistics: Array of shape `[operations, STATISTICS]`.
+        devices: The number of devices that computed them.
     """
 
     operations: tuple[Operation, ...]
     statistics: np.ndarray
+    devices: int = 1
 
     def __post_init__(self) -> None:
         expected = (len(self.operations), STATISTICS)
@@ -100,11 +103,22 @@ def statistics_of(value: Any) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Value:
-    """A value of the walk: its tensor, and where it comes from."""
+    """A value of the walk: its tensor, where it comes from, and its mark."""
 
     tensor: Any
     variables: frozenset[str]
     operations: frozenset[int] = frozenset()
+    mark: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Noted:
+    """An operation of the walk, with the statistics of its result once computed."""
+
+    equation: Any
+    value: _Value
+    size: int
+    statistics: jax.Array | None = None
 
 
 class Walk:
@@ -115,12 +129,14 @@ class Walk:
 
     Attributes:
         marked: Tensors by the name that `mark` gave them.
+        devices: The number of devices on which the function runs.
     """
 
     def __init__(self, prefix: str):
         self._prefix = prefix
-        self._noted: list[tuple[Any, frozenset[int], jax.Array, frozenset[str]]] = []
+        self._noted: list[_Noted] = []
         self.marked: dict[str, Any] = {}
+        self.devices = 1
 
     def run(self, traced: jex.ClosedJaxpr, arguments: Sequence[_Value]) -> list[_Value]:
         """Returns the results of a function."""
@@ -150,19 +166,67 @@ class Walk:
     def _equation(
         self, jaxpr: jex.Jaxpr, equation: Any, inputs: Sequence[_Value]
     ) -> list[_Value]:
+        if equation.primitive.name == per_device.NAME:
+            return self._on_devices(equation, inputs)
         called = self._called(equation, inputs)
         if called is not None:
             return called
         tensors = _evaluated(jaxpr, equation, [v.tensor for v in inputs])
         name = str(equation.params.get("name", ""))
+        mark = None
         if name.startswith(self._prefix):
-            self.marked[name.removeprefix(self._prefix)] = tensors[0]
+            mark = name.removeprefix(self._prefix)
+            self.marked[mark] = tensors[0]
         variables = frozenset().union(*(v.variables for v in inputs))
         sources = frozenset().union(*(v.operations for v in inputs))
         return [
-            self._noted_value(equation, tensor, variables, sources)
+            self._noted_value(equation, _Value(tensor, variables, sources, mark))
             for tensor in tensors
         ]
+
+    def _on_devices(self, equation: Any, inputs: Sequence[_Value]) -> list[_Value]:
+        """Returns the results of a function that runs on several devices."""
+        start, marked = len(self._noted), self.marked
+        results: list[_Value] = []
+
+        def evaluate(
+            body: jex.ClosedJaxpr, tensors: Sequence[Any]
+        ) -> per_device.Results:
+            # A second trace of the same function starts again.
+            del self._noted[start:]
+            self.marked = {}
+            arguments = [
+                dataclasses.replace(value, tensor=tensor)
+                for value, tensor in zip(inputs, tensors, strict=True)
+            ]
+            results[:] = self.run(body, arguments)
+            losses = [r for r in results if getattr(r.tensor, "size", 0) == 1]
+            numbers = [n for n in self._behind(losses) if n >= start]
+            statistics = {
+                n: statistics_of(self._noted[n].value.tensor) for n in numbers
+            }
+            return [result.tensor for result in results], statistics, self.marked
+
+        self.devices = per_device.devices_of(equation)
+        tensors, statistics, equal = per_device.evaluated(
+            equation, [v.tensor for v in inputs], evaluate
+        )
+        for number in range(start, len(self._noted)):
+            noted = self._noted[number]
+            self._noted[number] = dataclasses.replace(
+                noted,
+                value=dataclasses.replace(noted.value, tensor=None),
+                size=noted.size * self.devices if noted.value.tensor.ndim else 1,
+                statistics=statistics.get(number),
+            )
+        values = [
+            dataclasses.replace(result, tensor=tensor)
+            for result, tensor in zip(results, tensors, strict=True)
+        ]
+        # Sharded ones are results.
+        sharded = {v.mark: v.tensor for v in values if v.mark is not None}
+        self.marked = {**marked, **equal, **sharded}
+        return values
 
     def _called(self, equation: Any, inputs: Sequence[_Value]) -> list[_Value] | None:
         """Returns the results of a function that the operation only calls."""
@@ -173,40 +237,38 @@ class Walk:
             return None
         return self.run(functions[0], inputs)
 
-    def _noted_value(
-        self,
-        equation: Any,
-        tensor: Any,
-        variables: frozenset[str],
-        sources: frozenset[int],
-    ) -> _Value:
+    def _noted_value(self, equation: Any, value: _Value) -> _Value:
+        """Notes the operation of a value, and returns the value as its result."""
+        tensor = value.tensor
         dtype = getattr(tensor, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating) or not tensor.size:
-            return _Value(tensor, variables, sources)
-        self._noted.append((equation, sources, tensor, variables))
-        return _Value(tensor, variables, frozenset([len(self._noted) - 1]))
+            return value
+        self._noted.append(_Noted(equation, value, int(np.prod(tensor.shape))))
+        return dataclasses.replace(value, operations=frozenset([len(self._noted) - 1]))
 
     def behind(self, result: _Value) -> tuple[tuple[Operation, ...], jax.Array]:
-        """Returns the operations that a result depends on, with their statistics.
+        """Returns the operations that a result depends on, with their statistics."""
+        numbers = self._behind([result])
+        if not numbers:
+            return (), jnp.zeros((0, STATISTICS))
+        statistics = [self._statistics(self._noted[number]) for number in numbers]
+        return self._renumbered(numbers, result.operations), jnp.stack(statistics)
 
-        None are known of a forward pass that runs on several devices.
-        """
+    def _statistics(self, noted: _Noted) -> jax.Array:
+        if noted.statistics is not None:
+            return noted.statistics
+        return statistics_of(noted.value.tensor)
+
+    def _behind(self, results: Sequence[_Value]) -> list[int]:
+        """Returns the numbers of the operations that results depend on."""
         needed: set[int] = set()
-        open_numbers = [*result.operations]
+        open_numbers = [n for result in results for n in result.operations]
         while open_numbers:
             number = open_numbers.pop()
             if number not in needed:
                 needed.add(number)
-                open_numbers += self._noted[number][1]
-        numbers = sorted(needed)
-        names = {self._noted[number][0].primitive.name for number in numbers}
-        if "shard_map" in names:
-            return (), jnp.zeros((0, STATISTICS))
-        operations = self._renumbered(numbers, result.operations)
-        statistics = [statistics_of(self._noted[number][2]) for number in numbers]
-        if not statistics:
-            return (), jnp.zeros((0, STATISTICS))
-        return operations, jnp.stack(statistics)
+                open_numbers += self._noted[number].value.operations
+        return sorted(needed)
 
     def _renumbered(
         self, numbers: Sequence[int], last: frozenset[int]
@@ -215,19 +277,23 @@ class Walk:
         new = {number: position for position, number in enumerate(numbers)}
         crossing = {*last}
         for number in numbers:
-            _, sources, _, variables = self._noted[number]
-            crossing.update(s for s in sources if self._noted[s][3] != variables)
+            value = self._noted[number].value
+            crossing.update(
+                source
+                for source in value.operations
+                if self._noted[source].value.variables != value.variables
+            )
         operations = []
         for number in numbers:
-            equation, sources, tensor, variables = self._noted[number]
-            place = place_of(equation.source_info)
+            noted = self._noted[number]
+            place = place_of(noted.equation.source_info)
             operations.append(
                 Operation(
-                    equation.primitive.name,
-                    variables,
-                    int(np.prod(tensor.shape)),
+                    noted.equation.primitive.name,
+                    noted.value.variables,
+                    noted.size,
                     number in crossing,
-                    tuple(sorted(new[source] for source in sources)),
+                    tuple(sorted(new[source] for source in noted.value.operations)),
                     None if place is None else place.line,
                 )
             )

@@ -196,9 +196,11 @@ class TrainingComparison:
                 "depends on the step, and the batches."
             )
         if old is None or new is None:
+            return "The forward passes could not be observed."
+        if old.devices != new.devices:
             return (
-                "The forward passes were not observed on several devices: compare on "
-                "one."
+                f"The old program runs on {old.devices} devices and the new one on "
+                f"{new.devices}: compare both on one."
             )
         part = min(max(one.difference.relative * _PART, _LEAST), _MOST)
         layer = layers.first_difference(old, new, self._pairing.translate, part)

@@ -94,6 +94,7 @@ class Observations:
         self.graph: GraphObservation | None = None
         self.is_repeated = False
         self._observed_operations: tuple[Operation, ...] = ()
+        self._devices = 1
 
     def restart(self, replayed: Sequence[Batch] | None) -> None:
         """Begins another call, with other batches."""
@@ -113,11 +114,14 @@ class Observations:
         """Returns the forward pass with its statistics, or `None` if it is unknown."""
         if not self._observed_operations:
             return None
-        return Dataflow(self._observed_operations, statistics)
+        return Dataflow(self._observed_operations, statistics, self._devices)
 
-    def settle(self, operations: tuple[Operation, ...], names: Sequence[str]) -> None:
+    def settle(
+        self, operations: tuple[Operation, ...], names: Sequence[str], devices: int
+    ) -> None:
         """Notes what a trace of training contains."""
         self._observed_operations = operations
+        self._devices = devices
         self.names = tuple(names)
 
 
@@ -211,7 +215,8 @@ def _observed(
             # The user's functions on the host may write files.
             observed = dataclasses.replace(plain, hooks=(), host_call=None)
             if mode == ModeKeys.TRAIN:
-                observed = _with_observations(observed, observations)
+                count = example.cores.topology.num_replicas if example.is_split else 1
+                observed = _with_observations(observed, observations, count)
                 # The hooks ask for the observations before the step runs.
                 values = {path: _like(store, path) for path in plain.reads}
                 batch = example.features, example.labels
@@ -227,14 +232,14 @@ def _like(store: VariableStore, path: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, store.device_dtype(path))
 
 
-def _with_observations(step: Step, observations: Observations) -> Step:
+def _with_observations(step: Step, observations: Observations, devices: int) -> Step:
     """Returns a step that also outputs its observations."""
     graph = observations.graph
-    look = _walked if graph is None else _in_graph(graph, graph.flow(step))
+    look = _walked if graph is None else _in_graph(graph, graph.flow(step), devices)
 
     def function(values: Any, features: Features, labels: Labels) -> Any:
         changed, outputs, operations, observed = look(step, values, features, labels)
-        observations.settle(operations, [*observed])
+        observations.settle(operations, [*observed], devices)
         named = {**outputs[NAMED], **observed}
         return changed, {**outputs, NAMED: named}
 
@@ -275,7 +280,9 @@ def _walked(step: Step, values: Any, features: Features, labels: Labels) -> Obse
     return changed, outputs, operations, observed
 
 
-def _in_graph(graph: GraphObservation, flow: GraphFlow) -> Callable[..., Observed]:
+def _in_graph(
+    graph: GraphObservation, flow: GraphFlow, devices: int
+) -> Callable[..., Observed]:
     """Returns a function like `_walked` for the step of a graph."""
 
     def look(step: Step, values: Any, features: Features, labels: Labels) -> Observed:
@@ -283,7 +290,7 @@ def _in_graph(graph: GraphObservation, flow: GraphFlow) -> Callable[..., Observe
         named = outputs[NAMED]
         operations = flow.sized({name: named[name].shape for name in flow.names})
         observed = {
-            GRADIENT + variable: named[name]
+            GRADIENT + variable: _summed(named[name], devices)
             for variable, name in graph.gradients.items()
         }
         statistics = [statistics_of(named[name]) for name in flow.names]
@@ -293,3 +300,15 @@ def _in_graph(graph: GraphObservation, flow: GraphFlow) -> Callable[..., Observe
         return changed, outputs, operations, observed
 
     return look
+
+
+def _summed(gradient: jax.Array, devices: int) -> jax.Array:
+    """Returns the sum of the gradients of several devices, as optimizers compute it.
+
+    Scalars are the mean over the devices, and other gradients follow each other.
+    """
+    if devices == 1:
+        return gradient
+    if not gradient.ndim:
+        return gradient * devices
+    return jnp.sum(jnp.reshape(gradient, (devices, -1, *gradient.shape[1:])), axis=0)

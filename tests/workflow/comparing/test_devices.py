@@ -51,8 +51,19 @@ def test_sharded_variables_equal_whole_ones() -> None:
     assert report.is_equal, str(report)
 
 
-def test_layers_are_not_observed_on_several_devices() -> None:
+def test_layers_and_gradients_are_observed_on_several_devices() -> None:
     report = kte.compare(estimator(), estimator("gelu"), input_fn, steps=1)
     assert report.finding is not None
     assert report.finding.compared.kind == "loss"
-    assert "not observed on several devices" in report.finding.explanation
+    assert "equal up to `hidden/bias`" in report.finding.explanation, str(report)
+    report = kte.compare(estimator(), estimator(), input_fn, steps=1)
+    assert report.is_equal, str(report)
+    names = {one.name for one in report.compared if one.kind == "gradient"}
+    assert "hidden/kernel" in names
+
+
+def test_layers_of_different_numbers_of_devices_are_not_compared() -> None:
+    new = estimator("gelu", use_tpu=False)
+    report = kte.compare(estimator(), new, input_fn, steps=1)
+    assert report.finding is not None
+    assert "on 8 devices and the new one on 1" in report.finding.explanation
