@@ -37,6 +37,10 @@ _CALLS = {
     "checkpoint",
 }
 
+# The operation that draws random numbers.
+_RANDOM = "random_bits"
+_UNKNOWN_LINE = "a line of a library"
+
 # Stands for the batch among the variables behind a value.
 INPUT = "(input)"
 
@@ -65,18 +69,35 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataflow:
-    """The operations of a forward pass, with statistics of their results.
+class ForwardPass:
+    """What is known of a forward pass before it runs.
 
     Attributes:
-        operations: In the order of computation.
-        statistics: Array of shape `[operations, STATISTICS]`.
-        devices: The number of devices that computed them.
+        operations: In the order of computation; none if they are unknown.
+        random: The user's lines that draw random numbers for the loss, as texts.
+        devices: The number of devices.
     """
 
-    operations: tuple[Operation, ...]
-    statistics: np.ndarray
+    operations: tuple[Operation, ...] = ()
+    random: tuple[str, ...] = ()
     devices: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataflow:
+    """A forward pass, with the statistics of the results of its operations.
+
+    Attributes:
+        statistics: Array of shape `[operations, STATISTICS]`.
+    """
+
+    forward: ForwardPass
+    statistics: np.ndarray
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations in the order of computation."""
+        return self.forward.operations
 
     def __post_init__(self) -> None:
         expected = (len(self.operations), STATISTICS)
@@ -103,11 +124,15 @@ def statistics_of(value: Any) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Value:
-    """A value of the walk: its tensor, where it comes from, and its mark."""
+    """A value of the walk: its tensor, where it comes from, and its mark.
+
+    `random` are the lines of the random numbers that it depends on.
+    """
 
     tensor: Any
     variables: frozenset[str]
     operations: frozenset[int] = frozenset()
+    random: frozenset[str] = frozenset()
     mark: str | None = None
 
 
@@ -179,8 +204,14 @@ class Walk:
             self.marked[mark] = tensors[0]
         variables = frozenset().union(*(v.variables for v in inputs))
         sources = frozenset().union(*(v.operations for v in inputs))
+        random = frozenset().union(*(v.random for v in inputs))
+        if equation.primitive.name == _RANDOM:
+            place = place_of(equation.source_info)
+            random |= {_UNKNOWN_LINE if place is None else str(place.line)}
         return [
-            self._noted_value(equation, _Value(tensor, variables, sources, mark))
+            self._noted_value(
+                equation, _Value(tensor, variables, sources, random, mark)
+            )
             for tensor in tensors
         ]
 
@@ -246,13 +277,15 @@ class Walk:
         self._noted.append(_Noted(equation, value, int(np.prod(tensor.shape))))
         return dataclasses.replace(value, operations=frozenset([len(self._noted) - 1]))
 
-    def behind(self, result: _Value) -> tuple[tuple[Operation, ...], jax.Array]:
-        """Returns the operations that a result depends on, with their statistics."""
+    def behind(self, result: _Value) -> tuple[ForwardPass, jax.Array]:
+        """Returns the forward pass up to a result, with its statistics."""
         numbers = self._behind([result])
+        operations = self._renumbered(numbers, result.operations)
+        forward = ForwardPass(operations, tuple(sorted(result.random)), self.devices)
         if not numbers:
-            return (), jnp.zeros((0, STATISTICS))
+            return forward, jnp.zeros((0, STATISTICS))
         statistics = [self._statistics(self._noted[number]) for number in numbers]
-        return self._renumbered(numbers, result.operations), jnp.stack(statistics)
+        return forward, jnp.stack(statistics)
 
     def _statistics(self, noted: _Noted) -> jax.Array:
         if noted.statistics is not None:

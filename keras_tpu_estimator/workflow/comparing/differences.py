@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.workflow.comparing import layers, rounding, updates
 from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
 from keras_tpu_estimator.workflow.comparing.records import (
@@ -112,6 +113,7 @@ class TrainingComparison:
             after = old.values, new.values, again.values
             yield from self._changes(number, before, after)
             before = after
+        yield from self._on_the_host()
         count = len(self._old.steps), len(self._new.steps)
         if count[0] != count[1]:
             yield Compared("number of steps", "", None, Difference(float("inf")))
@@ -127,6 +129,15 @@ class TrainingComparison:
                     yield Compared(
                         "trained variable", path, None, Difference(float("inf"))
                     )
+
+    def _on_the_host(self) -> Iterator[Compared]:
+        """Yields what `host_call` and summaries receive in both programs."""
+        runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
+        for number, steps in enumerate(runs, 1):
+            old, new, again = (step.to_the_host for step in steps)
+            for name in sorted(old.keys() & new.keys() & again.keys()):
+                difference = _of_values(old[name], new[name], again[name])
+                yield Compared("host_call and summaries", name, number, difference)
 
     def _gradients(
         self, number: int, old: StepRecord, new: StepRecord, again: StepRecord
@@ -186,6 +197,8 @@ class TrainingComparison:
                 return self._of_state(one)
             case "variable":
                 return self._of_variable(one)
+            case "host_call and summaries":
+                return "What the step computes is equal: compare what is recorded."
         return "Compare the end of the inputs."
 
     def _of_loss(self, one: Compared) -> str:
@@ -195,12 +208,13 @@ class TrainingComparison:
                 "All compared values were equal after the step before: compare what "
                 "depends on the step, and the batches."
             )
-        if old is None or new is None:
+        if old is None or new is None or not (old.operations and new.operations):
             return "The forward passes could not be observed."
-        if old.devices != new.devices:
+        devices = old.forward.devices, new.forward.devices
+        if devices[0] != devices[1]:
             return (
-                f"The old program runs on {old.devices} devices and the new one on "
-                f"{new.devices}: compare both on one."
+                f"The old program runs on {devices[0]} devices and the new one on "
+                f"{devices[1]}: compare both on one."
             )
         part = min(max(one.difference.relative * _PART, _LEAST), _MOST)
         layer = layers.first_difference(old, new, self._pairing.translate, part)
@@ -256,6 +270,19 @@ class TrainingComparison:
                 f"The true gradient of `{path}` is zero, and what is left is rounding, "
                 "so its updates are not compared."
             )
+        for program, record in (("old", self._old), ("new", self._new)):
+            random = () if record.dataflow is None else record.dataflow.forward.random
+            if random:
+                yield (
+                    f"The loss of the {program} program depends on random numbers of "
+                    f"{some(random)}. They are other ones in another program."
+                )
+        if not (self._old.steps and self._new.steps):
+            return
+        old, new = (record.steps[0].to_the_host for record in (self._old, self._new))
+        for program, names in (("old", old.keys() - new), ("new", new.keys() - old)):
+            if names:
+                yield f"Only the {program} program records {some(sorted(names))}."
 
 
 def _sampled_like(value: Any, other: np.ndarray) -> np.ndarray:

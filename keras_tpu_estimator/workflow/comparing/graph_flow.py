@@ -12,6 +12,8 @@ from keras_tpu_estimator.workflow.comparing.dataflow import INPUT, Operation
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _VARIABLES = ("VarHandleOp", "VariableV2")
+# Operations that draw random numbers.
+_RANDOM = ("Random", "StatelessRandom", "TruncatedNormal", "Multinomial")
 # Operations that only read a variable, which the operations of JAX do not have.
 _READS = ("ReadVariableOp", "Identity", "Cast")
 
@@ -24,16 +26,22 @@ class GraphFlow:
         operations: In the order of computation. Sizes are those of the tensors of one
             run, which `sized` sets.
         names: The name of the tensor of each operation.
+        random: The user's lines that draw random numbers, as texts.
     """
 
     operations: tuple[Operation, ...]
     names: tuple[str, ...]
+    random: tuple[str, ...]
 
     @classmethod
     def from_loss(cls, loss: Any) -> "GraphFlow":
         """Returns the operations behind a loss."""
         search = _Search(loss)
-        return cls(tuple(search.operations), tuple(search.names))
+        return cls(
+            tuple(search.operations),
+            tuple(search.names),
+            tuple(sorted(search.random)),
+        )
 
     def only(self, names: Collection[str]) -> "GraphFlow":
         """Returns the operations whose tensors have these names."""
@@ -48,6 +56,7 @@ class GraphFlow:
                 for one in operations
             ),
             tuple(self.names[number] for number in numbers),
+            self.random,
         )
 
     def sized(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Operation, ...]:
@@ -64,6 +73,7 @@ class _Search:
     def __init__(self, loss: Any):
         self.operations: list[Operation] = []
         self.names: list[str] = []
+        self.random: set[str] = set()
         self._variables: dict[str, frozenset[str]] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
         ops = _in_order(loss.op)
@@ -76,6 +86,8 @@ class _Search:
         ]
 
     def _enter(self, op: Any) -> None:
+        if op.type.startswith(_RANDOM):
+            self.random.add(str(_line_of(op) or op.name))
         inputs = [tensor.op.name for tensor in op.inputs]
         variables = frozenset().union(*(self._variables[name] for name in inputs))
         if op.type in _VARIABLES:

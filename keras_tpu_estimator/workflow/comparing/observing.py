@@ -1,7 +1,7 @@
 """A front end that observes another: its input, its gradients and its forward pass."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -14,8 +14,10 @@ from keras_tpu_estimator.base.tracing.jaxprs import GRADIENT_MARK
 from keras_tpu_estimator.engine.inputs import batch as user_batches
 from keras_tpu_estimator.engine.inputs.request import source_of_call
 from keras_tpu_estimator.engine.program.steps import (
+    HOST_CALL,
     NAMED,
     REPORTS,
+    SUMMARIES,
     Outputs,
     Program,
     Step,
@@ -26,7 +28,7 @@ from keras_tpu_estimator.workflow.comparing import randomness
 from keras_tpu_estimator.workflow.comparing.dataflow import (
     STATISTICS,
     Dataflow,
-    Operation,
+    ForwardPass,
     Walk,
     argument,
     statistics_of,
@@ -34,12 +36,13 @@ from keras_tpu_estimator.workflow.comparing.dataflow import (
 from keras_tpu_estimator.workflow.comparing.graph_flow import GraphFlow, computable
 from keras_tpu_estimator.workflow.comparing.records import Batch
 
-# The changed values and outputs of a step, its operations, and observed tensors.
-Observed: TypeAlias = tuple[Any, Outputs, tuple[Operation, ...], dict[str, jax.Array]]
+# The changed values and outputs of a step, its forward pass, and observed tensors.
+Observed: TypeAlias = tuple[Any, Outputs, ForwardPass, dict[str, jax.Array]]
 # Names of the observed tensors, which hooks fetch.
 FLOW = "compare/statistics"
 GRADIENT = "compare/gradient/"
 RATE = "compare/rate/"
+HOST = "compare/host/"
 
 
 class GraphObservation:
@@ -93,8 +96,7 @@ class Observations:
         self.dropout: dict[float | None, None] = {}
         self.graph: GraphObservation | None = None
         self.is_repeated = False
-        self._observed_operations: tuple[Operation, ...] = ()
-        self._devices = 1
+        self._forward = ForwardPass()
 
     def restart(self, replayed: Sequence[Batch] | None) -> None:
         """Begins another call, with other batches."""
@@ -110,18 +112,13 @@ class Observations:
         """Notes a batch of the user's input."""
         self.batches.append(Batch(*jax.tree.map(_copied, (features, labels))))
 
-    def dataflow(self, statistics: np.ndarray) -> Dataflow | None:
-        """Returns the forward pass with its statistics, or `None` if it is unknown."""
-        if not self._observed_operations:
-            return None
-        return Dataflow(self._observed_operations, statistics, self._devices)
+    def dataflow(self, statistics: np.ndarray) -> Dataflow:
+        """Returns the forward pass with its statistics."""
+        return Dataflow(self._forward, statistics)
 
-    def settle(
-        self, operations: tuple[Operation, ...], names: Sequence[str], devices: int
-    ) -> None:
+    def settle(self, forward: ForwardPass, names: Sequence[str]) -> None:
         """Notes what a trace of training contains."""
-        self._observed_operations = operations
-        self._devices = devices
+        self._forward = forward
         self.names = tuple(names)
 
 
@@ -238,12 +235,24 @@ def _with_observations(step: Step, observations: Observations, devices: int) -> 
     look = _walked if graph is None else _in_graph(graph, graph.flow(step), devices)
 
     def function(values: Any, features: Features, labels: Labels) -> Any:
-        changed, outputs, operations, observed = look(step, values, features, labels)
-        observations.settle(operations, [*observed], devices)
+        changed, outputs, forward, observed = look(step, values, features, labels)
+        observed |= {HOST + name: value for name, value in _to_the_host(outputs)}
+        observations.settle(forward, [*observed])
         named = {**outputs[NAMED], **observed}
         return changed, {**outputs, NAMED: named}
 
     return dataclasses.replace(step, function=function, named=_Named(step.named))
+
+
+def _to_the_host(outputs: Outputs) -> Iterator[tuple[str, jax.Array]]:
+    """Yields the tensors that `host_call` and summaries receive, by name."""
+    for path, tensor in jax.tree_util.tree_leaves_with_path(outputs.get(HOST_CALL)):
+        yield f"host_call{jax.tree_util.keystr(path)}", tensor
+    for collected in outputs.get(SUMMARIES, ()):
+        tensors = jax.tree_util.tree_leaves_with_path(collected.tensors)
+        for path, tensor in tensors:
+            key = jax.tree_util.keystr(path)
+            yield f"summary {collected.summary.tag}{key}", tensor
 
 
 class _Named:
@@ -272,12 +281,12 @@ def _walked(step: Step, values: Any, features: Features, labels: Labels) -> Obse
     tree = jax.tree.structure(shapes)
     changed, outputs = jax.tree.unflatten(tree, [r.tensor for r in results])
     loss = jax.tree.unflatten(tree, results)[1]["loss"]
-    operations, statistics = walk.behind(loss)
+    forward, statistics = walk.behind(loss)
     observed = {GRADIENT + path: g for path, g in walk.marked.items()}
     rates = outputs.get(REPORTS, {})
     observed |= {RATE + name: rate for name, rate in rates.items()}
-    observed[FLOW] = statistics if operations else jnp.zeros((0, STATISTICS))
-    return changed, outputs, operations, observed
+    observed[FLOW] = statistics
+    return changed, outputs, forward, observed
 
 
 def _in_graph(
@@ -289,6 +298,7 @@ def _in_graph(
         changed, outputs = step.function(values, features, labels)
         named = outputs[NAMED]
         operations = flow.sized({name: named[name].shape for name in flow.names})
+        forward = ForwardPass(operations, flow.random, devices)
         observed = {
             GRADIENT + variable: _summed(named[name], devices)
             for variable, name in graph.gradients.items()
@@ -297,7 +307,7 @@ def _in_graph(
         observed[FLOW] = jnp.stack(statistics or [jnp.zeros(STATISTICS)])[
             : len(operations)
         ]
-        return changed, outputs, operations, observed
+        return changed, outputs, forward, observed
 
     return look
 

@@ -30,6 +30,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.workflow.comparing.observing import (
     FLOW,
     GRADIENT,
+    HOST,
     RATE,
     Observations,
     ObservingFrontEnd,
@@ -173,7 +174,7 @@ class _RecordingHook(SessionRunHook):
     Attributes:
         initial: The values before the first step, by path.
         variables: The facts of all variables, by path.
-        dataflow: The forward pass of the first step, or `None`.
+        dataflow: The forward pass of the first step, or `None` before it.
         constant_rates: The learning rates that the code sets as numbers, by path.
     """
 
@@ -217,6 +218,7 @@ class _RecordingHook(SessionRunHook):
                 _behind(GRADIENT, named, sampled),
                 {path: sampled(results[path]) for path in self.variables},
                 _behind(RATE, named, float),
+                _behind(HOST, named, sampled),
             )
         )
 

@@ -46,12 +46,14 @@ class StepRecord:
         gradients: The gradients by the path of the variable, as far as they are known.
         values: The values of the variables after the step, by path.
         learning_rates: By name; empty if the program does not report them.
+        to_the_host: The tensors that `host_call` and summaries receive, by name.
     """
 
     loss: float
     gradients: Mapping[str, np.ndarray]
     values: Mapping[str, np.ndarray]
     learning_rates: Mapping[str, float]
+    to_the_host: Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,3 +110,45 @@ def test_values_of_16_bits_are_perturbed() -> None:
     assert np.abs(np.asarray(moved - value, "float32")).tolist() == pytest.approx(
         [2**-8, 0.0, 2**-6], rel=1
     )
+
+
+def recording(mean: bool = True, tag: str = "error", noise: float = 0.0) -> Any:
+    """Returns a `model_fn` that passes tensors to a `host_call` and to summaries."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del params
+        outputs = keras.layers.Dense(1, name="output")(features)
+        outputs = keras.layers.GaussianNoise(noise)(outputs, training=mode == "train")
+        errors = (outputs - labels) ** 2
+        loss = ops.mean(errors)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        reduced = ops.mean(errors, 0) if mean else ops.sum(errors, 0)
+        if mode == "train":
+            kte.summary.scalar(tag, reduced[0])
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            host_call=(lambda errors: None, [reduced]),
+        )
+
+    return model_fn
+
+
+def test_tensors_of_host_calls_and_summaries_are_compared() -> None:
+    report = kte.compare(recording(), recording(), input_fn, steps=1)
+    names = {one.name for one in report.compared if "host" in one.kind}
+    assert names == {"host_call[0]", "summary error"}, str(report)
+    report = kte.compare(recording(), recording(mean=False), input_fn, steps=1)
+    assert report.finding is not None, str(report)
+    assert report.finding.compared.name == "host_call[0]"
+    report = kte.compare(recording(), recording(tag="other"), input_fn, steps=1)
+    assert report.is_equal, str(report)
+    assert "Only the new program records summary other." in report.notes
+
+
+def test_random_numbers_are_reported() -> None:
+    report = kte.compare(recording(noise=0.1), recording(), input_fn, steps=1)
+    assert not report.is_equal
+    assert any("old program depends on random" in note for note in report.notes)
+    assert not any("new program depends on random" in note for note in report.notes)
