@@ -165,3 +165,69 @@ def test_checkpoint_of_tensorflow_1_15_is_a_start() -> None:
     assert report.is_equal, str(report)
     names = {one.name for one in report.compared if one.kind == "optimizer state"}
     assert names >= {"tower/hidden/kernel/Adam", "tower/hidden/bias/Momentum"}
+
+
+def old_on_cores(clip: float | None) -> Any:
+    """Returns a program whose cores clip their gradients before these are summed."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del params
+        with tf.variable_scope("output"):
+            zeros = tf.zeros_initializer()
+            kernel = tf.get_variable("kernel", [4, 1], initializer=zeros)
+            bias = tf.get_variable("bias", [1], initializer=zeros)
+        loss = tf.reduce_mean((tf.matmul(features, kernel) + bias - labels) ** 2)
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
+        if clip is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, clip)
+        train_op = optimizer.apply_gradients(
+            zip(gradients, variables, strict=True), tf.train.get_global_step()
+        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return kte.tf1.model_fn(model_fn)
+
+
+def new_on_cores(clip: float | None, scale: float = 1.0) -> Any:
+    """Returns a port that clips the mean of the gradients."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del params
+        outputs = keras.layers.Dense(1, name="output")(features)
+        loss = scale * keras.ops.mean((outputs - labels) ** 2)
+        optimizer = keras.optimizers.SGD(0.1, global_clipnorm=clip)
+        train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def on_eight(model_fn: Any) -> Any:
+    """Returns an estimator on eight cores."""
+    config = kte.RunConfig(tf_random_seed=1)
+    return kte.TPUEstimator(model_fn, config=config, use_tpu=True, train_batch_size=16)
+
+
+@pytest.mark.parametrize(
+    ("clip", "scale", "kind", "words"),
+    [
+        (None, 1.0, None, ""),
+        (None, 2.0, "loss", "differ before the loss"),
+        (0.1, 1.0, "variable", "clipped before or after the mean"),
+    ],
+    ids=["port", "scale", "clipping"],
+)
+def test_port_is_compared_on_eight_cores(
+    clip: float | None, scale: float, kind: str | None, words: str
+) -> None:
+    old, new = on_eight(old_on_cores(clip)), on_eight(new_on_cores(clip, scale))
+    report = kte.compare(old, new, input_fn, steps=1)
+    if kind is None:
+        assert report.is_equal, str(report)
+        assert "gradient" in {one.kind for one in report.compared}
+        return
+    assert report.finding is not None, str(report)
+    assert report.finding.compared.kind == kind, str(report)
+    assert words in report.finding.explanation, str(report)

@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
             raise error
         record.ends_by_error = True
         record.notes += (
-            f"The {role} script ended by {type(error).__name__}: {error} What follows "
-            "is not compared.",
+            f"What follows in the {role} script is not compared, because it raises "
+            f"{type(error).__name__}: {error}",
         )
     record.save(record_path(directory, role))
     return 0

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.workflow.comparing import compare, differences
+from keras_tpu_estimator.workflow.comparing import call_results, compare
 from keras_tpu_estimator.workflow.comparing.differences import TrainingComparison
 from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
 from keras_tpu_estimator.workflow.comparing.script_runs import ScriptRecord, record_path
@@ -105,8 +105,8 @@ def _report(directory: str, tolerance: float) -> ComparisonReport:
         TrainingComparison(first, new.training, again, new.pairing, tolerance).run()
     ]
     for compared, of_old, of_new in (
-        (differences.of_evaluations, old.evaluation, new.evaluation),
-        (differences.of_predictions, old.prediction, new.prediction),
+        (call_results.of_evaluations, old.evaluation, new.evaluation),
+        (call_results.of_predictions, old.prediction, new.prediction),
     ):
         if of_old and not of_new:
             new = dataclasses.replace(new, notes=(*new.notes, _NOT_CALLED))

@@ -9,11 +9,9 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.workflow.comparing import differences
-from keras_tpu_estimator.workflow.comparing.differences import (
-    Comparison,
-    TrainingComparison,
-)
+from keras_tpu_estimator.workflow.comparing import call_results
+from keras_tpu_estimator.workflow.comparing.differences import TrainingComparison
+from keras_tpu_estimator.workflow.comparing.findings import Comparison
 from keras_tpu_estimator.workflow.comparing.pairing import Pairing
 from keras_tpu_estimator.workflow.comparing.programs import (
     NewProgram,
@@ -130,8 +128,8 @@ def _of_other_modes(
     """Compares evaluations and predictions after training, where both have them."""
     count = len(first.training.steps)
     calls: tuple[tuple[str, Any, Any, Callable[..., Comparison]], ...] = (
-        (ModeKeys.EVAL, first.evaluate, second.evaluate, differences.of_evaluations),
-        (ModeKeys.PREDICT, first.predict, second.predict, differences.of_predictions),
+        (ModeKeys.EVAL, first.evaluate, second.evaluate, call_results.of_evaluations),
+        (ModeKeys.PREDICT, first.predict, second.predict, call_results.of_predictions),
     )
     for mode, run_old, run_new, compared in calls:
         if not all(can_run(context, mode) for context in contexts):

@@ -145,6 +145,11 @@ class _Noted:
     size: int
     statistics: jax.Array | None = None
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether its result has statistics, or can have them."""
+        return self.statistics is not None or self.value.tensor is not None
+
 
 class Walk:
     """Evaluates a traced function, and notes its operations.
@@ -231,8 +236,9 @@ class Walk:
                 for value, tensor in zip(inputs, tensors, strict=True)
             ]
             results[:] = self.run(body, arguments)
-            losses = [r for r in results if getattr(r.tensor, "size", 0) == 1]
-            numbers = [n for n in self._behind(losses) if n >= start]
+            scalars = [r for r in results if getattr(r.tensor, "size", 0) == 1]
+            # A part without a loss, such as the lookup in a table, is a layer.
+            numbers = [n for n in self._behind(scalars or results) if n >= start]
             statistics = {
                 n: statistics_of(self._noted[n].value.tensor) for n in numbers
             }
@@ -301,7 +307,7 @@ class Walk:
             if number not in needed:
                 needed.add(number)
                 open_numbers += self._noted[number].value.operations
-        return sorted(needed)
+        return sorted(n for n in needed if self._noted[n].is_observed)
 
     def _renumbered(
         self, numbers: Sequence[int], last: frozenset[int]
@@ -326,7 +332,7 @@ class Walk:
                     noted.value.variables,
                     noted.size,
                     number in crossing,
-                    tuple(sorted(new[source] for source in noted.value.operations)),
+                    tuple(sorted(new[s] for s in noted.value.operations if s in new)),
                     None if place is None else place.line,
                 )
             )

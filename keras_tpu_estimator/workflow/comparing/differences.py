@@ -8,10 +8,15 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.workflow.comparing import layers, rounding, updates
+from keras_tpu_estimator.workflow.comparing.findings import (
+    Compared,
+    Comparison,
+    Finding,
+    of_three,
+    of_values,
+)
 from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
 from keras_tpu_estimator.workflow.comparing.records import (
-    EvaluationRecord,
-    PredictionRecord,
     StepRecord,
     TrainingRecord,
     sampled,
@@ -29,39 +34,6 @@ _OF_CONSTANTS = {"optimizer state": 1e-4, "variable": 2e-5}
 # The layer that causes a difference of the loss differs by at least a part of it.
 _PART = 0.03
 _LEAST, _MOST = 3e-6, 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """One number or array of both programs.
-
-    Attributes:
-        kind: What it is, such as "loss" or "gradient".
-        name: Its name, such as the path of a variable in the new program; may be empty.
-        step: The number of the step, from 1, or `None`.
-    """
-
-    kind: str
-    name: str
-    step: int | None
-    difference: Difference
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """The first difference, with what explains it."""
-
-    compared: Compared
-    explanation: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Everything that was compared up to the first difference, which may be `None`."""
-
-    compared: tuple[Compared, ...]
-    finding: Finding | None = None
-    notes: tuple[str, ...] = ()
 
 
 class TrainingComparison:
@@ -105,9 +77,7 @@ class TrainingComparison:
         yield from self._without_counterpart()
         yield from _rates_of_dropout(self._old.dropout, self._new.dropout)
         for number, (old, new, again) in enumerate(runs, 1):
-            yield Compared(
-                "loss", "", number, _of_three(old.loss, new.loss, again.loss)
-            )
+            yield Compared("loss", "", number, of_three(old.loss, new.loss, again.loss))
             yield from self._gradients(number, old, new, again)
             yield from _rates(number, old, new)
             after = old.values, new.values, again.values
@@ -136,7 +106,7 @@ class TrainingComparison:
         for number, steps in enumerate(runs, 1):
             old, new, again = (step.to_the_host for step in steps)
             for name in sorted(old.keys() & new.keys() & again.keys()):
-                difference = _of_values(old[name], new[name], again[name])
+                difference = of_values(old[name], new[name], again[name])
                 yield Compared("host_call and summaries", name, number, difference)
 
     def _gradients(
@@ -145,7 +115,7 @@ class TrainingComparison:
         for pair in self._pairing.pairs:
             if pair.old not in old.gradients or pair.new not in new.gradients:
                 continue
-            difference = _of_three(
+            difference = of_three(
                 old.gradients[pair.old],
                 new.gradients[pair.new],
                 again.gradients[pair.old],
@@ -259,6 +229,9 @@ class TrainingComparison:
         reason = updates.explanation(_sampled_like(before[pair.old], old), old, new)
         if not self._new.variables[pair.new].is_trainable:
             reason += " It is not trained: compare the momentum of moving averages."
+        flow = self._new.dataflow
+        if flow is not None and flow.forward.devices > 1:
+            reason += " Gradients may be clipped before or after the mean over devices."
         return reason
 
     def _pair(self, path: str) -> Pair:
@@ -269,6 +242,11 @@ class TrainingComparison:
             yield (
                 f"The true gradient of `{path}` is zero, and what is left is rounding, "
                 "so its updates are not compared."
+            )
+        if any(np.isnan(step.loss) for step in self._old.steps):
+            yield (
+                "The loss of the old program is not a number in step "
+                f"{len(self._old.steps)}, which ends the comparison of training."
             )
         for program, record in (("old", self._old), ("new", self._new)):
             random = () if record.dataflow is None else record.dataflow.forward.random
@@ -289,10 +267,6 @@ def _sampled_like(value: Any, other: np.ndarray) -> np.ndarray:
     """Returns an array, or the same sample of it as another value."""
     value = np.asarray(value)
     return value if value.size == other.size else sampled(value)
-
-
-def _of_three(old: Any, new: Any, again: Any) -> Difference:
-    return Difference(relative_difference(old, new), relative_difference(old, again))
 
 
 def _known_rates(rates: Sequence[float | None]) -> list[float]:
@@ -344,62 +318,6 @@ def _of_changes(
         start = np.asarray(_sampled_like(values_before[path], end), np.float64)
         changes.append(factor * (end.reshape(-1) - start.reshape(-1)))
     return dataclasses.replace(
-        _of_three(*changes),
+        of_three(*changes),
         last_place=rounding.last_place(after[0][pair.old], changes[0]),
     )
-
-
-def of_evaluations(
-    old: EvaluationRecord,
-    new: EvaluationRecord,
-    again: EvaluationRecord,
-    tolerance: float,
-) -> Comparison:
-    """Compares the metrics of two evaluations."""
-    return _of_named("metric", old.metrics, new.metrics, again.metrics, tolerance)
-
-
-def of_predictions(
-    old: PredictionRecord,
-    new: PredictionRecord,
-    again: PredictionRecord,
-    tolerance: float,
-) -> Comparison:
-    """Compares the predictions of two programs by key."""
-    values = old.predictions, new.predictions, again.predictions
-    return _of_named("prediction", *values, tolerance)
-
-
-def _of_named(
-    kind: str,
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    again: Mapping[str, Any],
-    tolerance: float,
-) -> Comparison:
-    compared = []
-    for name in sorted(old.keys() & new.keys()):
-        one = Compared(kind, name, None, _of_values(old[name], new[name], again[name]))
-        compared.append(one)
-        if one.difference.exceeds(tolerance):
-            reason = (
-                f"All losses and variables are equal: compare how {kind}s are made."
-            )
-            return Comparison(tuple(compared), Finding(one, reason))
-    missing = sorted(old.keys() - new)
-    if missing:
-        one = Compared(kind, missing[0], None, Difference(float("inf")))
-        return Comparison((*compared, one), Finding(one, "The new program lacks it."))
-    notes = [
-        f"Only the new program has the {kind} `{name}`."
-        for name in sorted(new.keys() - old)
-    ]
-    return Comparison(tuple(compared), None, tuple(notes))
-
-
-def _of_values(old: Any, new: Any, again: Any) -> Difference:
-    old, new, again = map(np.asarray, (old, new, again))
-    if old.dtype.kind in "fiub" and new.dtype.kind in "fiub":
-        return _of_three(old, new, again)
-    is_same = old.shape == new.shape and bool(np.all(old == new))
-    return Difference(0.0 if is_same else float("inf"))

@@ -103,8 +103,8 @@ class NewProgram:
         difference = input_difference(old.batches[0], look.batches[0])
         if difference is not None:
             self.notes = (
-                f"The inputs differ: {difference} Both programs were given the old "
-                "program's batches.",
+                f"The inputs differ, or are shuffled: {difference} Both programs were "
+                "given the old program's batches.",
             )
         rates = {**old.constant_rates, **look.constant_rates}
         self.pairing = paired(old.variables, look.variables, self._mapping, rates)

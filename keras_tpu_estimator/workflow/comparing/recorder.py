@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
@@ -105,7 +106,9 @@ class Recorder:
         hook = _RecordingHook(self._estimator.context, self._observations)
         if replayed is not None:
             steps = min(steps, len(replayed))
-        self._estimator.train(input_fn, hooks=[hook], steps=steps)
+        # A loss that is not a number is recorded, and ends the training.
+        hooks = [hook, keras.callbacks.TerminateOnNaN()]
+        self._estimator.train(input_fn, hooks=hooks, steps=steps)
         return TrainingRecord(
             self._observations.batches_of(len(hook.steps)),
             hook.initial,

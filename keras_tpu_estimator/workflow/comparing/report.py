@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.workflow.comparing.differences import Compared, Finding
+from keras_tpu_estimator.workflow.comparing.findings import Compared, Finding
 from keras_tpu_estimator.workflow.comparing.pairing import Pairing
 
 

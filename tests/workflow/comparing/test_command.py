@@ -104,7 +104,7 @@ def test_scripts_that_fail_after_training(scripts: pathlib.Path, same: bool) -> 
     result = run("--steps", "1", old, "0.1", "--to", new, "0.1")
     if same:
         assert result.returncode == 0, result.stderr
-        assert "The old script ended by OSError: mine" in result.stdout
+        assert "because it raises OSError: mine" in result.stdout
     else:
         assert result.returncode == 2
         assert "OSError: mine" in result.stderr
