@@ -1,5 +1,6 @@
 """A TensorFlow 1 program and its ports to Keras."""
 
+import importlib
 import pathlib
 from typing import Any
 
@@ -231,3 +232,48 @@ def test_port_is_compared_on_eight_cores(
     assert report.finding is not None, str(report)
     assert report.finding.compared.kind == kind, str(report)
     assert words in report.finding.explanation, str(report)
+
+
+def compared_with_itself(name: str, use_tpu: bool, tmp_path: pathlib.Path) -> Any:
+    """Returns the report on a golden program and itself."""
+    import running
+
+    program = importlib.import_module(name)
+    old, new = (
+        running.make_estimator(program, str(tmp_path / role), use_tpu=use_tpu)
+        for role in ("old", "new")
+    )
+    return kte.compare(old, new, program.train_input_fn, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "use_tpu"), [("mnist_cnn", False), ("gan", True)], ids=["1", "8"]
+)
+def test_golden_program_equals_itself(
+    name: str, use_tpu: bool, tmp_path: pathlib.Path
+) -> None:
+    report = compared_with_itself(name, use_tpu, tmp_path)
+    assert report.is_equal, str(report)
+    kinds = {one.kind for one in report.compared}
+    assert kinds >= {"gradient", "variable", "metric", "prediction"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_tpu", [False, True], ids=["1", "8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert_classifier",
+        "bert_pretraining",
+        "bert_spans",
+        "recurrent",
+        "replaced_tokens",
+        "resnet_lars",
+        "wide_and_deep",
+    ],
+)
+def test_each_golden_program_equals_itself(
+    name: str, use_tpu: bool, tmp_path: pathlib.Path
+) -> None:
+    report = compared_with_itself(name, use_tpu, tmp_path)
+    assert report.is_equal, str(report)
