@@ -96,8 +96,9 @@ class CrossShardOptimizer:
         if not isinstance(opt, PlainOptimizer) or isinstance(opt, CrossShardOptimizer):
             raise TypeError(
                 "`opt` must be a keras.optimizers.Optimizer, one of optax, or "
-                f"an object with `apply_gradients`. Received: {shown(opt)}. Replace an optimizer of "
-                "tf.train by the one of keras.optimizers with that name."
+                f"an object with `apply_gradients`. Received: {shown(opt)}. Replace "
+                "an optimizer of tf.train by the one of keras.optimizers with that "
+                "name."
             )
         # The original's constants of tf.losses.Reduction are also accepted.
         reduction_name = str(reduction).lower().removeprefix("weighted_")

@@ -179,7 +179,9 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
         return None
     # Operations of a group may be groups.
     ops = tuple(
-        jax.tree.leaves(train_op, is_leaf=lambda node: not isinstance(node, list | tuple))
+        jax.tree.leaves(
+            train_op, is_leaf=lambda node: not isinstance(node, list | tuple)
+        )
     )
     for op in ops:
         if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):

@@ -55,7 +55,7 @@ class TimeFreqLSTMCell(SizedCell):
         self._units, self._has_peepholes = num_units, use_peepholes
         self._clip, self._shards = cell_clip, num_unit_shards
         self._forget_bias = forget_bias
-        self._window = feature_size, frequency_skip
+        self._window: tuple[Any, Any] = feature_size, frequency_skip
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         """Runs one step.
@@ -178,7 +178,8 @@ class GridLSTMCell(SizedCell):
             for value in "cm"
         ]
         size = num_units * len(names)
-        self._tuple = collections.namedtuple(self._TUPLE, names)  # noqa: PYI024
+        state_class: Any = collections.namedtuple(self._TUPLE, names)  # noqa: PYI024
+        self._tuple = state_class
         state = self._tuple(*[num_units] * len(names)) if state_is_tuple else size
         super().__init__(state, size, reuse)
         self._units, self._clip, self._shards = num_units, cell_clip, num_unit_shards
@@ -186,7 +187,7 @@ class GridLSTMCell(SizedCell):
         self._is_shared = share_time_frequency_weights
         self._is_coupled, self._is_tuple = couple_input_forget_gates, state_is_tuple
         self._forget_bias, self._counts = forget_bias, [*num_frequency_blocks]
-        self._window = feature_size, frequency_skip
+        self._window: tuple[Any, Any] = feature_size, frequency_skip
         self._ranges = start_freqindex_list, end_freqindex_list
 
     @property

@@ -122,9 +122,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
         program = port(options.path)
         program.write(options.to)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 2
-    print(program.text())
+    sys.stdout.write(f"{program.text()}\n")
     status = int(program.rewritten < program.sites)
     if options.prove is None:
         return status

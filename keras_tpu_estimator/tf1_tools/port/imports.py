@@ -77,7 +77,9 @@ class _Imports(cst.CSTTransformer):
         self,
         original_node: cst.SimpleStatementLine,
         updated_node: cst.SimpleStatementLine,
-    ) -> cst.BaseStatement | cst.FlattenSentinel | cst.RemovalSentinel:
+    ) -> (
+        cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel
+    ):
         statement = updated_node.body[0]
         if not isinstance(statement, cst.Import | cst.ImportFrom):
             return updated_node
@@ -100,20 +102,17 @@ class _Imports(cst.CSTTransformer):
         self, statement: cst.Import | cst.ImportFrom
     ) -> cst.Import | cst.ImportFrom | None:
         """Returns the part of an import that the file still uses."""
-        names = statement.names
-        if isinstance(names, cst.ImportStar):
-            return statement
-        kept = [alias for alias in names if _bound(alias) in self._roots]
+        if not isinstance(statement.names, Sequence):
+            return statement  # It imports all names.
+        kept = [alias for alias in statement.names if _bound(alias) in self._roots]
         if not kept:
             return None
         kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        source = cst.Module([]).code_for_node(statement.with_changes(names=kept))
-        source = re.sub(r"^import tensorflow as", f"import {_TENSORFLOW} as", source)
-        line = cst.parse_statement(source)
-        assert isinstance(line, cst.SimpleStatementLine)
-        (kept_statement,) = line.body
-        assert isinstance(kept_statement, cst.Import | cst.ImportFrom)
-        return kept_statement
+        alias = kept[0]
+        if isinstance(statement, cst.Import) and alias.evaluated_name == "tensorflow":
+            name = cst.parse_expression(_TENSORFLOW)
+            kept[0] = alias.with_changes(name=name) if alias.asname else alias
+        return statement.with_changes(names=kept)
 
 
 def _bound(alias: cst.ImportAlias) -> str:
@@ -121,18 +120,13 @@ def _bound(alias: cst.ImportAlias) -> str:
     return name.partition(".")[0]
 
 
-def _lines(sources: list[str]) -> list[cst.SimpleStatementLine]:
+def _lines(sources: Sequence[str]) -> list[cst.SimpleStatementLine]:
     """Returns import statements; a comment precedes the next one."""
-    lines, comments = [], []
-    for source in sources:
-        if source.startswith("#"):
-            comments.append(cst.EmptyLine(comment=cst.Comment(source)))
-            continue
-        line = cst.parse_statement(source)
-        assert isinstance(line, cst.SimpleStatementLine)
-        lines.append(line.with_changes(leading_lines=comments))
-        comments = []
-    return lines
+    text = "\n".join(sources) + "\n"
+    first, *others = cst.parse_module(text).body
+    header = cst.parse_module(text).header
+    lines = [first.with_changes(leading_lines=header), *others]
+    return [line for line in lines if isinstance(line, cst.SimpleStatementLine)]
 
 
 def _read_names(module: cst.Module) -> set[str]:

@@ -108,8 +108,7 @@ class Kinds:
     def _pass(self, scope: Scope, call: ast.Call) -> None:
         """Records the arguments of a call as values of parameters."""
         for inner, skipped in self._callees(scope, call):
-            assert is_function(inner.node)
-            names = [argument.arg for argument in inner.node.args.args][skipped:]
+            names = _parameters(inner.node)[skipped:]
             positional = zip(names, call.args, strict=False)
             keywords = ((k.arg, k.value) for k in call.keywords if k.arg)
             for name, node in (*positional, *keywords):
@@ -118,7 +117,7 @@ class Kinds:
                     values.append(_Value(scope, node))
 
     def _callees(self, scope: Scope, call: ast.Call) -> Iterable[tuple[Scope, int]]:
-        """Yields the functions that a call may run, and how many arguments are bound."""
+        """Yields the functions that a call may run, and their bound arguments."""
         callee = scope.meaning(call.func)
         if isinstance(callee, Found):
             inner = callee.scope.children[callee.node]
@@ -150,24 +149,24 @@ class Kinds:
             return self._of_attribute(scope, node, path)
         if isinstance(node, ast.Call):
             return self._of_call(scope, node, path)
-        if isinstance(node, ast.Subscript):
-            whole = self._kind(scope, node.value, path)
-            if isinstance(node.slice, ast.Slice):
-                return whole
-            return _item(whole)
         if isinstance(node, ast.Tuple | ast.List):
             return self._of_sequence(scope, node, path)
         if isinstance(node, ast.ListComp | ast.GeneratorExp) and path:
             return self._kind(scope.children[node], node.elt, path[1:])
+        return self._of_operation(scope, node, path)
+
+    def _of_operation(self, scope: Scope, node: ast.AST, path: _Path) -> Kind | None:
+        if isinstance(node, ast.Subscript):
+            owner = self._kind(scope, node.value, path)
+            return owner if isinstance(node.slice, ast.Slice) else _item(owner)
         if isinstance(node, ast.BinOp):
-            return _combined(
-                self._kind(scope, part, path) for part in (node.left, node.right)
-            )
+            operands = (node.left, node.right)
+            return _combined(self._kind(scope, part, path) for part in operands)
         if isinstance(node, ast.UnaryOp):
             return self._kind(scope, node.operand, path)
         if isinstance(node, ast.IfExp):
-            kinds = (self._kind(scope, part, path) for part in (node.body, node.orelse))
-            return _common(kinds)
+            branches = (node.body, node.orelse)
+            return _common(self._kind(scope, part, path) for part in branches)
         return None
 
     def _of_name(self, scope: Scope, node: ast.Name, path: _Path) -> Kind | None:
@@ -246,6 +245,11 @@ class Kinds:
             if isinstance(node, ast.Return) and node.value and scope is inner
         ]
         return _common(self._kind(scope, value, path) for scope, value in values)
+
+
+def _parameters(node: ast.AST) -> list[str]:
+    """Returns the names of the parameters of a function."""
+    return [argument.arg for argument in node.args.args] if is_function(node) else []
 
 
 def _methods(program: Mapping[str, Scope]) -> dict[str, list[Scope]]:

@@ -1,4 +1,4 @@
-"""The layout of rewritten statements: short ones fit on a line, as `black` writes them."""
+"""The layout of rewritten statements, which is that of `black`."""
 
 import libcst as cst
 
@@ -31,7 +31,8 @@ def arranged(before: cst.Call, after: cst.BaseExpression) -> cst.BaseExpression:
     laid_out = call.with_changes(
         args=arguments, whitespace_before_args=before.whitespace_before_args
     )
-    return after.deep_replace(call, laid_out)  # type: ignore[return-value]
+    replaced = after.deep_replace(call, laid_out)
+    return replaced if isinstance(replaced, cst.BaseExpression) else after
 
 
 def fitted(
@@ -82,29 +83,26 @@ class _Fitting:
         inside = depth + _INDENT
         arguments = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in call.args]
         line = ", ".join(map(source_of, arguments))
-        if self._fits(line, inside, 0):
-            between, last = cst.SimpleWhitespace(" "), cst.MaybeSentinel.DEFAULT
-        else:
-            between, last = _newline(inside), cst.Comma()
+        is_one_line = self._fits(line, inside, 0)
+        space: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
+        if not is_one_line:
+            space = _newline(inside)
             arguments = [
                 a.with_changes(value=self.fit(a.value, inside + _label(a), 1, inside))
                 for a in arguments
             ]
         separated = [
             a.with_changes(
-                comma=cst.Comma(whitespace_after=between),
+                comma=cst.Comma(whitespace_after=space),
                 whitespace_after_arg=cst.SimpleWhitespace(""),
             )
             for a in arguments
         ]
-        end = separated[-1].with_changes(
-            comma=last
-            if last is cst.MaybeSentinel.DEFAULT
-            else cst.Comma(whitespace_after=_newline(depth)),
-            whitespace_after_arg=_newline(depth)
-            if last is cst.MaybeSentinel.DEFAULT
-            else cst.SimpleWhitespace(""),
-        )
+        end = arguments[-1].with_changes(whitespace_after_arg=_newline(depth))
+        if not is_one_line:
+            end = separated[-1].with_changes(
+                comma=cst.Comma(whitespace_after=_newline(depth))
+            )
         return call.with_changes(
             args=[*separated[:-1], end], whitespace_before_args=_newline(inside)
         )

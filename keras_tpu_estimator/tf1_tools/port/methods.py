@@ -8,8 +8,8 @@ from keras_tpu_estimator.tf1_tools.port import special
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Place
 from keras_tpu_estimator.tf1_tools.port.regions import Region
-from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING
+from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 
 # Methods that only a session can run.
 _OF_SESSIONS = ("eval", "run")

@@ -51,6 +51,15 @@ class Place:
         """The region of the code."""
         return self.program.regions.region(self.scope)
 
+    def argument(self, position: int, name: str) -> ast.expr | None:
+        """Returns an argument of the call in the old source, if it is passed."""
+        if not isinstance(self.node, ast.Call):
+            return None
+        for keyword in self.node.keywords:
+            if keyword.arg == name:
+                return keyword.value
+        return self.node.args[position] if position < len(self.node.args) else None
+
     @property
     def value(self) -> "Place":
         """The expression whose attribute or item this is, or that this calls."""

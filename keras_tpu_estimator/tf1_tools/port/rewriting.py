@@ -6,18 +6,16 @@ replaced stays as it was, and its statement gets a marker.
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
-import keras
 import libcst as cst
 from libcst import matchers
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
 from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1_tools.port import layout, methods, special
+from keras_tpu_estimator.tf1_tools.port import layout, methods, references, special
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
 from keras_tpu_estimator.tf1_tools.port.program import (
@@ -27,16 +25,13 @@ from keras_tpu_estimator.tf1_tools.port.program import (
     is_supplied,
 )
 from keras_tpu_estimator.tf1_tools.port.regions import Region
-from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
-from keras_tpu_estimator.tf1_tools.port.values import UnportableError
+from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
 
 # The sections of `docs/migrating.md` whose names a whole program has, and not only its
 # steps.
 _EVERYWHERE = ("1-imports-and-settings", "8-checkpoints")
 _EVERYWHERE_TOO = ("7-metrics-hooks-and-summaries",)
-_DOTTED = re.compile(r"`((?:keras|kte|jax|absl)(?:\.\w+)+)`")
-_LITERAL = re.compile(r"`(\"\w+\"|None)`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +80,15 @@ class _Rewriting(cst.CSTTransformer):
         self._callees: set[cst.CSTNode] = set()
         self._parts: set[cst.CSTNode] = set()
         self._pending: list[list[Marker]] = []
-        self._empty: set[str] = set()
+        self._empty_names: list[set[str]] = [set()]
         self.names = ShortNames.from_source(source)
         self.sites = 0
         self.markers: list[Marker] = []
+
+    @property
+    def _empty(self) -> set[str]:
+        """The names of this function whose values have no counterpart."""
+        return self._empty_names[-1]
 
     # Names.
 
@@ -120,7 +120,7 @@ class _Rewriting(cst.CSTTransformer):
             return  # It was assigned, and the assignment is rewritten.
         name, part = place.name, node
         while name.startswith("tf."):
-            if _is_listed(name):
+            if references.is_listed(name):
                 self._uses[part] = name
                 return
             if not isinstance(part, cst.Attribute) or not isinstance(
@@ -159,7 +159,7 @@ class _Rewriting(cst.CSTTransformer):
             return updated
         if not self._changes(name, place):
             return updated
-        return self._tried(place, updated, lambda: _reference(name), name)
+        return self._tried(place, updated, lambda: references.reference(name), name)
 
     # Calls.
 
@@ -193,10 +193,10 @@ class _Rewriting(cst.CSTTransformer):
             return special.CALLS[name](place, call.args)
         entry = entry_of(name)
         if entry and entry.rule:
-            return layout.arranged(call, _expanded(entry.rule, call))
+            return layout.arranged(call, references.expanded(entry.rule, call))
         if any(is_nothing(argument.value) for argument in call.args):
             raise UnportableError(porting.advice(name))
-        reference = _reference(name)
+        reference = references.reference(name)
         if is_nothing(reference):
             return NOTHING
         return call.with_changes(func=reference)
@@ -246,7 +246,7 @@ class _Rewriting(cst.CSTTransformer):
             result = replace()
         except UnportableError as error:
             self.sites += 1
-            label = name or place.value.name or place.name or special.source_of(node)
+            label = name or place.value.name or place.name or source_of(node)
             line = getattr(place.node, "lineno", 0)
             marker = Marker(line, label, str(error))
             self._pending[-1].append(marker)
@@ -309,20 +309,19 @@ class _Rewriting(cst.CSTTransformer):
             markers = markers or [self._unfinished(original_node)]
             result = original_node
         if not result.deep_equals(original_node):
-            where = self.get_metadata(PositionProvider, original_node)
-            assert isinstance(where, CodeRange)
+            indent = self._start(original_node).column
             short = result.visit(self.names)
-            result = layout.fitted(short, where.start.column, self._width)
+            if isinstance(short, cst.SimpleStatementLine):
+                result = layout.fitted(short, indent, self._width)
         return self._marked(result, markers)
 
     def _is_removed(self, statement: cst.BaseSmallStatement) -> bool:
         value = getattr(statement, "value", None)
-        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            if value.deep_equals(statement.targets[0].target):
-                return True  # For example, `train_op = train_op`.
         target = _target(statement)
+        if target and isinstance(value, cst.Name) and value.value == target:
+            return True  # For example, `train_op = train_op`.
         if value is None or not is_nothing(value):
-            if special.source_of(value or NOTHING) == "None" and target in self._empty:
+            if source_of(value or NOTHING) == "None" and target in self._empty:
                 return True
             self._empty.discard(target)
             return False
@@ -332,10 +331,13 @@ class _Rewriting(cst.CSTTransformer):
         return isinstance(statement, cst.Expr | cst.Return)
 
     def _unfinished(self, node: cst.CSTNode) -> Marker:
-        where = self.get_metadata(PositionProvider, node)
-        assert isinstance(where, CodeRange)
-        text = self._lines[where.start.line - 1].strip()
-        return Marker(where.start.line, text, "Keras has no counterpart of its value")
+        line = self._start(node).line
+        text = self._lines[line - 1].strip()
+        return Marker(line, text, "Keras has no counterpart of its value")
+
+    def _start(self, node: cst.CSTNode) -> CodePosition:
+        where: CodeRange = self.get_metadata(PositionProvider, node)
+        return where.start
 
     def _marked(
         self, node: cst.SimpleStatementLine, markers: Sequence[Marker]
@@ -377,13 +379,12 @@ class _Rewriting(cst.CSTTransformer):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._pending.append([])
-        self._outer = (getattr(self, "_outer", None), self._empty)
-        self._empty = set(self._empty)
+        self._empty_names.append({*self._empty})
 
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement:
-        self._outer, self._empty = self._outer
+        self._empty_names.pop()
         return self._compound(original_node, updated_node, "params")
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
@@ -422,7 +423,7 @@ class _Rewriting(cst.CSTTransformer):
             first = statements[0]
             lines = (*updated_node.leading_lines, *comments, *first.leading_lines)
             statements[0] = first.with_changes(leading_lines=lines)
-        return cst.FlattenSentinel(statements)  # type: ignore[type-var]
+        return cst.FlattenSentinel(statements)
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -446,7 +447,7 @@ class _Rewriting(cst.CSTTransformer):
             updated = updated.with_changes(**{header: getattr(original, header)})
         self.markers += markers
         comments = [line for m in markers for line in m.lines(self._width)]
-        lines = (*updated.leading_lines, *comments)  # type: ignore[attr-defined]
+        lines = (*updated.leading_lines, *comments)
         return updated.with_changes(leading_lines=lines)
 
 
@@ -472,66 +473,3 @@ def _is_empty(body: cst.BaseSuite) -> bool:
 
 def _has_nothing(node: cst.CSTNode) -> bool:
     return bool(matchers.findall(node, matchers.Name(NOTHING.value)))
-
-
-def _is_listed(name: str) -> bool:
-    """Returns whether the catalogue has a counterpart of a name itself."""
-    is_keras = name.startswith("tf.keras.") and name.count(".") > 2
-    return is_keras or name in special.CALLS or entry_of(name) is not None
-
-
-def _reference(name: str) -> cst.BaseExpression:
-    """Returns the counterpart of a name that is passed on, or called as it was."""
-    entry = entry_of(name)
-    if entry and entry.rule:
-        return _function(entry.rule, name)
-    if name.startswith("tf.keras."):
-        return _of_keras(name)
-    counterpart = porting.find(name)
-    text = counterpart.port if counterpart else ""
-    if text == "nothing":
-        return NOTHING
-    constant, dotted = _LITERAL.fullmatch(text), _DOTTED.fullmatch(text)
-    if constant:
-        return cst.parse_expression(constant[1])
-    if dotted and counterpart and counterpart.same:
-        return cst.parse_expression(dotted[1])
-    raise UnportableError(porting.advice(name))
-
-
-def _of_keras(name: str) -> cst.BaseExpression:
-    """Returns a name of Keras, which TensorFlow contained."""
-    path = name.removeprefix("tf.keras.").split(".")
-    owner: object = keras
-    for part in path:
-        owner = getattr(owner, part, None)
-    if owner is None:
-        raise UnportableError(porting.advice(name))
-    return cst.parse_expression(f"keras.{'.'.join(path)}")
-
-
-def _function(rule_source: str, name: str) -> cst.BaseExpression:
-    """Returns the function that a rule calls with the original's arguments."""
-    rule = Rule.from_source(rule_source)
-    if rule.code == "nothing":
-        return NOTHING
-    template = cst.parse_expression(rule.code)
-    if rule.is_renaming or isinstance(template, cst.SimpleString):
-        return template
-    needed = [p.name for p in rule.parameters if not p.is_optional]
-    if isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute):
-        values = [special.source_of(argument.value) for argument in template.args]
-        if values and values[0] == needed[0]:
-            return template.func
-        if not values or values[0] in ("stddev", "1.0"):
-            return template.func
-    raise UnportableError(porting.advice(name))
-
-
-def _expanded(rule_source: str, call: cst.Call) -> cst.BaseExpression:
-    rule = Rule.from_source(rule_source)
-    if rule.code == "nothing":
-        return NOTHING
-    if any(is_nothing(argument.value) for argument in call.args):
-        raise UnportableError("one of its arguments has no counterpart")
-    return expand(rule, call.args)

@@ -123,7 +123,8 @@ def expand(rule: Rule, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
         unnamed = [a for a in arguments if not a.keyword or a.keyword.value != "name"]
         return cst.Call(template, ended(unnamed))
     bound = rule.bound(arguments)
-    used = {name.value for name in matchers.findall(template, matchers.Name())}
+    names = matchers.findall(template, matchers.Name())
+    used = {name.value for name in names if isinstance(name, cst.Name)}
     for parameter in rule.parameters:
         argument = bound.get(parameter.name)
         if argument is None or parameter.name in used or parameter.is_optional:

@@ -102,8 +102,8 @@ def group(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
 
 def get_collection(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns nothing for updates of layers, which Keras makes by itself."""
-    assert isinstance(place.node, ast.Call)
-    key = ast.unparse(place.node.args[0]) if place.node.args else ""
+    argument = place.argument(0, "key")
+    key = ast.unparse(argument) if argument else ""
     if key.endswith("UPDATE_OPS") or "update_ops" in key:
         return NOTHING
     if key.endswith("TRAINABLE_VARIABLES") and len(arguments) == 1:
@@ -117,11 +117,9 @@ def gradients(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
         "(ys, xs, grad_ys: None, name-, colocate_gradients_with_ops-, gate_gradients-,"
         " aggregation_method-, stop_gradients: None) -> kte.gradients(ys, xs)"
     )
-    assert isinstance(place.node, ast.Call)
-    by = place.node.args[1:2] or [k.value for k in place.node.keywords if k.arg == "xs"]
-    for node in by:
-        if place.program.kinds.kind(place.scope, node) is Kind.TENSOR:
-            raise UnportableError("use `jax.grad` for gradients by a tensor")
+    by = place.argument(1, "xs")
+    if by and place.program.kinds.kind(place.scope, by) is Kind.TENSOR:
+        raise UnportableError("use `jax.grad` for gradients by a tensor")
     return expand(rule, arguments)
 
 
@@ -193,13 +191,9 @@ def constant(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
 
 def _is_list(place: Place) -> bool:
     """Returns whether the first argument of a call is a list of the source."""
-    assert isinstance(place.node, ast.Call)
-    values = place.node.args[:1] or [
-        k.value for k in place.node.keywords if k.arg == "value"
-    ]
-    return any(
-        isinstance(place.scope.value(value)[0], ast.List | ast.Tuple)
-        for value in values
+    value = place.argument(0, "value")
+    return value is not None and isinstance(
+        place.scope.value(value)[0], ast.List | ast.Tuple
     )
 
 
@@ -287,30 +281,27 @@ def shape(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
 # Optimizers.
 
 
-def minimize(place: Place, call: cst.Call, owner: cst.BaseExpression) -> cst.Call:
+def minimize(
+    place: Place, call: cst.Call, owner: cst.BaseExpression
+) -> cst.BaseExpression:
     """Returns a call of `kte.minimize`, which takes any optimizer."""
     rule = Rule.from_source(
         "(loss, global_step-, var_list, gate_gradients-, aggregation_method-,"
         " colocate_gradients_with_ops-, name-, grad_loss: None)"
         f" -> kte.minimize({source_of(owner)}, loss, var_list=...)"
     )
-    return _call(expand(rule, call.args))
+    return expand(rule, call.args)
 
 
 def apply_gradients(
     place: Place, call: cst.Call, owner: cst.BaseExpression
-) -> cst.Call:
+) -> cst.BaseExpression:
     """Returns a call of `kte.apply_gradients`, which takes any optimizer."""
     rule = Rule.from_source(
         "(grads_and_vars, global_step-, name-)"
         f" -> kte.apply_gradients({source_of(owner)}, grads_and_vars)"
     )
-    return _call(expand(rule, call.args))
-
-
-def _call(node: cst.BaseExpression) -> cst.Call:
-    assert isinstance(node, cst.Call)
-    return node
+    return expand(rule, call.args)
 
 
 # Makes a replacement, or says why there is none.

@@ -206,9 +206,9 @@ def _slots(
     for pair in weights:
         of_old, of_new = olds.get(pair.old, {}), news.get(pair.new, {})
         for meaning in of_old.keys() & of_new.keys():
-            states = of_old[meaning], of_new[meaning]
-            factor = optimizer_state.factor_between(*states, rates)
-            yield Pair(*(state.path for state in states), factor=factor)
+            state, new_state = of_old[meaning], of_new[meaning]
+            factor = optimizer_state.factor_between(state, new_state, rates)
+            yield Pair(state.path, new_state.path, factor=factor)
 
 
 def _states(

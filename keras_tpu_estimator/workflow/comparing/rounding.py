@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 # Two orders of operations differ by about this many times as much.
@@ -70,7 +71,8 @@ def last_place(value: Any, change: np.ndarray) -> float:
     if not jnp.issubdtype(value.dtype, jnp.floating) or not value.size:
         return 0.0
     largest = np.max(np.abs(np.asarray(value, np.float64)))
-    place = float(jnp.finfo(value.dtype).eps) * largest
+    limits: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
+    place = float(limits.eps) * largest
     return float(place / max(np.max(np.abs(change)), _TINY))
 
 

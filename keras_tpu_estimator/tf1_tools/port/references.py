@@ -1,0 +1,79 @@
+"""The counterparts of names: of functions that are passed on, classes and constants."""
+
+import re
+
+import keras
+import libcst as cst
+
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1_tools.port import special
+from keras_tpu_estimator.tf1_tools.port.program import entry_of
+from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
+from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
+from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
+
+_DOTTED = re.compile(r"`((?:keras|kte|jax|absl)(?:\.\w+)+)`")
+_LITERAL = re.compile(r"`(\"\w+\"|None)`")
+
+
+def is_listed(name: str) -> bool:
+    """Returns whether the catalogue has a counterpart of a name itself."""
+    is_keras = name.startswith("tf.keras.") and name.count(".") > 2
+    return is_keras or name in special.CALLS or entry_of(name) is not None
+
+
+def reference(name: str) -> cst.BaseExpression:
+    """Returns the counterpart of a name that is passed on, or called as it was."""
+    entry = entry_of(name)
+    if entry and entry.rule:
+        return _function(entry.rule, name)
+    if name.startswith("tf.keras."):
+        return _of_keras(name)
+    counterpart = porting.find(name)
+    text = counterpart.port if counterpart else ""
+    if text == "nothing":
+        return NOTHING
+    constant, dotted = _LITERAL.fullmatch(text), _DOTTED.fullmatch(text)
+    if constant:
+        return cst.parse_expression(constant[1])
+    if dotted and counterpart and counterpart.same:
+        return cst.parse_expression(dotted[1])
+    raise UnportableError(porting.advice(name))
+
+
+def _of_keras(name: str) -> cst.BaseExpression:
+    """Returns a name of Keras, which TensorFlow contained."""
+    path = name.removeprefix("tf.keras.").split(".")
+    owner: object = keras
+    for part in path:
+        owner = getattr(owner, part, None)
+    if owner is None:
+        raise UnportableError(porting.advice(name))
+    return cst.parse_expression(f"keras.{'.'.join(path)}")
+
+
+def _function(rule_source: str, name: str) -> cst.BaseExpression:
+    """Returns the function that a rule calls with the original's arguments."""
+    rule = Rule.from_source(rule_source)
+    if rule.code == "nothing":
+        return NOTHING
+    template = cst.parse_expression(rule.code)
+    if rule.is_renaming or isinstance(template, cst.SimpleString):
+        return template
+    needed = [p.name for p in rule.parameters if not p.is_optional]
+    if isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute):
+        values = [source_of(argument.value) for argument in template.args]
+        if values and values[0] == needed[0]:
+            return template.func
+        if not values or values[0] in ("stddev", "1.0"):
+            return template.func
+    raise UnportableError(porting.advice(name))
+
+
+def expanded(rule_source: str, call: cst.Call) -> cst.BaseExpression:
+    rule = Rule.from_source(rule_source)
+    if rule.code == "nothing":
+        return NOTHING
+    if any(is_nothing(argument.value) for argument in call.args):
+        raise UnportableError("one of its arguments has no counterpart")
+    return expand(rule, call.args)
