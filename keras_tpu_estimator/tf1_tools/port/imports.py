@@ -122,11 +122,11 @@ def _bound(alias: cst.ImportAlias) -> str:
 
 def _lines(sources: Sequence[str]) -> list[cst.SimpleStatementLine]:
     """Returns import statements; a comment precedes the next one."""
-    text = "\n".join(sources) + "\n"
-    first, *others = cst.parse_module(text).body
-    header = cst.parse_module(text).header
-    lines = [first.with_changes(leading_lines=header), *others]
-    return [line for line in lines if isinstance(line, cst.SimpleStatementLine)]
+    module = cst.parse_module("\n".join(sources))
+    lines = [line for line in module.body if isinstance(line, cst.SimpleStatementLine)]
+    if lines:
+        lines[0] = lines[0].with_changes(leading_lines=module.header)
+    return lines
 
 
 def _read_names(module: cst.Module) -> set[str]:

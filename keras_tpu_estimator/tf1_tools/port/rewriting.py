@@ -174,7 +174,10 @@ class _Rewriting(cst.CSTTransformer):
             if not self._changes(name, place):
                 return updated_node
             return self._tried(
-                place, updated_node, lambda: self._called(name, place, updated_node)
+                place,
+                updated_node,
+                lambda: self._called(name, place, updated_node),
+                name,
             )
         if any(is_nothing(argument.value) for argument in updated_node.args):
             # For example, `hooks.append(...)` of a hook that is not needed.
@@ -239,7 +242,7 @@ class _Rewriting(cst.CSTTransformer):
     ) -> cst.BaseExpression:
         """Returns a replacement, or the node and a marker where none is certain."""
         try:
-            if place.region is Region.BOTH and place.name:
+            if place.region is Region.BOTH and name:
                 raise UnportableError(
                     "`input_fn` and the model both use it; write two functions"
                 )

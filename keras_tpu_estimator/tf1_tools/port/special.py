@@ -63,8 +63,8 @@ def get_variable(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpressi
         template = (
             "kte.get_variable(name, shape, dtype=..., initializer=..., trainable=...)"
         )
-        bound.setdefault("initializer", cst.Arg(cst.SimpleString('"glorot_uniform"')))
-    parameters = "name, shape, dtype, initializer='glorot_uniform', trainable"
+    default = "='glorot_uniform'" if is_plain else ""
+    parameters = f"name, shape, dtype, initializer{default}, trainable"
     rule = Rule.from_source(f"({parameters}) -> {template}".replace("'", '"'))
     kept = [
         argument.with_changes(keyword=cst.Name(name))

@@ -1,0 +1,166 @@
+"""Ported programs: what is rewritten, what stays, and what is marked."""
+
+import pathlib
+import textwrap
+
+import pytest
+
+from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.tf1_tools.port.command import port
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def ported(folder: pathlib.Path, source: str) -> str:
+    path = folder / "program.py"
+    path.write_text("import tensorflow as tf\n\n\n" + textwrap.dedent(source))
+    return port(path).files[pathlib.Path("program.py")].code
+
+
+@pytest.mark.parametrize("name", ["tf1_mnist.py", "tf1_bert_tiny.py"])
+def test_examples_are_ported_without_a_hand(name: str) -> None:
+    program = port(EXAMPLES / name)
+    assert program.sites > 30
+    assert program.rewritten == program.sites
+    (file,) = program.files.values()
+    compile(file.code, name, "exec")
+    assert "tf.contrib" not in file.code
+
+
+# Bodies of a `model_fn` before and after.
+BODIES = {
+    "scope": (
+        'with tf.variable_scope("a", reuse=tf.AUTO_REUSE):\n'
+        '    return tf.layers.dense(features, 3, name="d")',
+        'with kte.variable_scope("a", reuse=kte.AUTO_REUSE):\n'
+        '    return layers.Dense(3, name="d")(features)',
+    ),
+    "dependencies": (
+        "update_ops = tf.get_collection(tf.GraphKeys.UPDATE_OPS)\n"
+        "# The step.\n"
+        "with tf.control_dependencies(update_ops):\n"
+        "    return tf.identity(features)",
+        "# The step.\nreturn features",
+    ),
+    "names of variables": (
+        "return [v.name for v in tf.trainable_variables()]",
+        "return [v.path for v in kte.trainable_variables()]",
+    ),
+    "sizes": (
+        "return x.get_shape().as_list()[1], tf.shape(x)[0], x.shape.ndims",
+        "return list(x.shape)[1], x.shape[0], len(x.shape)",
+    ),
+    "variable": (
+        'return tf.get_variable("w", [3], initializer=tf.zeros_initializer())',
+        'return keras.Variable("zeros", [3], name="w")',
+    ),
+    "path of a variable": (
+        'return tf.get_variable(params["p"] + "/w", shape=[3])',
+        'return kte.get_variable(params["p"] + "/w", [3])',
+    ),
+    "optimizer": (
+        "step = tf.train.get_global_step()\n"
+        "optimizer = tf.train.AdamOptimizer(0.1)\n"
+        "return optimizer.minimize(loss, global_step=step)",
+        "step = kte.get_global_step()\n"
+        "optimizer = keras.optimizers.Adam(0.1, epsilon=1e-8)\n"
+        "return kte.minimize(optimizer, loss)",
+    ),
+    "counted steps": (
+        "step = tf.train.get_global_step()\n"
+        "return tf.group(params, step.assign(step + 1))",
+        "step = kte.get_global_step()\nreturn params",
+    ),
+    "comments between arguments": (
+        "return tf.concat(\n    [x, features],  # Both.\n    axis=1)",
+        "return ops.concatenate(\n    [x, features],  # Both.\n    axis=1)",
+    ),
+    "keep_prob": (
+        "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
+        "return layers.Dropout(params.rate)(x, training=True)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), BODIES.values(), ids=BODIES)
+def test_bodies_of_model_fns(tmp_path, before: str, after: str) -> None:
+    head = "def model_fn(features, labels, mode, params):\n    x = loss = features\n"
+    code = ported(tmp_path, head + textwrap.indent(before, "    ") + "\n")
+    assert code.endswith(head + textwrap.indent(after, "    ") + "\n")
+    compile(code, "program.py", "exec")
+
+
+def test_inputs_keep_tensorflow(tmp_path) -> None:
+    code = ported(
+        tmp_path,
+        """
+        def scaled(x):
+            return tf.cast(x, tf.float32) / 255.0
+
+
+        def input_fn(params):
+            return tf.data.Dataset.from_tensor_slices([1]).map(scaled)
+        """,
+    )
+    assert "tf.cast(x, tf.float32)" in code
+    assert "keras" not in code
+
+
+# Statements without a certain counterpart, and a word of the advice.
+MARKED = {
+    "return tf.div(features, 2)": "keras.ops.divide",
+    "return tf.cumsum(features, exclusive=True)": "exclusive",
+    "return tf.reshape(features, *params)": "without a star",
+    "return tf.layers.dense(features, 1, kernel_regularizer=params)": "regularizer",
+    'return tf.get_collection("losses")': "pass on the values",
+    "return tf.gradients(features, tf.square(features))": "jax.grad",
+    "return tf.contrib.layers.layer_norm(features)": "all axes but the first",
+    "return [v.name for v in params]": "path",
+    "if tf.Session():\n        return 1": "no counterpart",
+}
+
+
+@pytest.mark.parametrize(("statement", "advice"), MARKED.items(), ids=MARKED)
+def test_uncertain_statements_stay_below_a_comment(
+    tmp_path, statement: str, advice: str
+) -> None:
+    head = "def model_fn(features, labels, mode, params):\n    "
+    code = ported(tmp_path, head + statement + "\n")
+    comment, _, body = code.partition(head)[2].partition(statement)
+    assert comment.startswith("# port: ")
+    assert advice in " ".join(comment.replace("#", "").split())
+    assert not body.strip()
+
+
+def test_code_of_inputs_and_steps_is_marked(tmp_path) -> None:
+    code = ported(
+        tmp_path,
+        """
+        def shared(x):
+            return tf.square(x)
+
+
+        def input_fn(params):
+            return shared(params)
+
+
+        def model_fn(features, labels, mode, params):
+            return shared(features)
+        """,
+    )
+    assert "write two functions" in " ".join(code.replace("#", "").split())
+    assert "return tf.square(x)" in code
+
+
+def test_command_writes_files_once(tmp_path, capsys) -> None:
+    arguments = ["port", str(EXAMPLES / "tf1_mnist.py"), "--to", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "38 rewritten, 100%" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert "must not contain 'tf1_mnist.py'" in capsys.readouterr().err
+
+
+def test_missing_program_is_an_error(tmp_path, capsys) -> None:
+    path = str(tmp_path / "none.py")
+    assert main(["port", path, "--to", str(tmp_path / "new")]) == 2
+    assert "must be a Python file" in capsys.readouterr().err
