@@ -237,6 +237,7 @@ collect_ignore = [
     "export/triton_server.py",
     "golden/make_golden.py",
     "golden/make_metrics.py",
+    "starters/ray_job.py",
     "tf1/golden",
 ]
 # Tests run these TF1 programs.

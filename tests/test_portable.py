@@ -30,14 +30,12 @@ _GUARDED = {
     "benchmarks/checkpoints.py": {"posix_fadvise"},
     # They raise an error on Windows before they use these.
     "keras_tpu_estimator/base/storage/trusted.py": {"O_NOFOLLOW", "geteuid"},
-    "keras_tpu_estimator/base/hosts/launching.py": {
-        "SIGHUP",
+    "keras_tpu_estimator/base/hosts/forwarding.py": {"SIGHUP"},
+    "keras_tpu_estimator/base/hosts/output_lines.py": {"fcntl", "select", "termios"},
+    "keras_tpu_estimator/base/hosts/started_processes.py": {
         "SIGKILL",
-        "fcntl",
         "killpg",
         "process_group",
-        "select",
-        "termios",
     },
 }
 _POSIX = {"os": {*windows.OS_NAMES}, "signal": {*windows.SIGNAL_NAMES}}

@@ -279,7 +279,7 @@ def test_layers_of_keras_with_constraints(tmp_path):
 
 @pytest.mark.parametrize("wrong", [optax.adam, types.SimpleNamespace(init=1)])
 def test_invalid_optimizers_are_refused(wrong):
-    with pytest.raises(TypeError, match="or one of optax"):
+    with pytest.raises(TypeError, match="one of optax, or an object"):
         kte.CrossShardOptimizer(wrong)
     with pytest.raises(TypeError, match="`init` and `update`"):
         kte.optimizers.Optax(wrong)

@@ -23,7 +23,7 @@ from tests.many_hosts.launching import ROOT, free_port
 from tests.starters.slurm import slurm
 
 _LIMIT_SECS = 600
-_PROGRAM = (sys.executable, "-m", "tests.starters.program")
+_PROGRAM = (sys.executable, "-m", "tests.starters.starter_program")
 _MPI = ("--oversubscribe", "-n", "2")
 
 

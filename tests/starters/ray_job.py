@@ -15,7 +15,7 @@ from ray.train.v2.jax import JaxTrainer
 
 def work(config: dict[str, Any]) -> None:
     """Trains in one worker, which Ray has already joined to the others."""
-    from tests.starters import program
+    from tests.starters import starter_program as program
 
     sys.stdout.write(f"RESULT {json.dumps(program.train(config['directory']))}\n")
 

@@ -1,7 +1,7 @@
 """TensorFlow's reports of operations and collections, and parts of its datasets."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.base.upstream.private_names import (
@@ -31,6 +31,16 @@ GRADIENTS = Replacement(
         "makes the gradients of optimizers and of `tf.gradients`",
         ("tensorflow.python.ops.gradients_util._GradientsHelper",),
     ),
+)
+# The optimizers whose gradients a program may change before it applies them.
+APPLICATIONS = tuple(
+    Replacement(
+        PrivateName(
+            "applies gradients; TensorFlow does not report those",
+            (f"tensorflow.compat.v1.{optimizer}.apply_gradients",),
+        ),
+    )
+    for optimizer in ("tpu.CrossShardOptimizer", "train.Optimizer")
 )
 _PREFETCH_DATASET = PrivateName(
     "is the class of datasets that prefetch",
@@ -94,9 +104,13 @@ def without_dropout(note: Callable[[Any], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradients_reported(
-    report: Callable[[Sequence[Any], Sequence[Any]], object],
+    report: Callable[..., object],
 ) -> Iterator[None]:
-    """Passes on variables and their gradients that a `with` block makes."""
+    """Passes on variables and their gradients that a `with` block makes.
+
+    Those that an optimizer receives are passed on after those that were made, and the
+    ones of an outer optimizer before those of the optimizer that it wraps.
+    """
 
     def gradients(
         function: Any, ys: Any, xs: Any, *arguments: Any, **named: Any
@@ -106,5 +120,16 @@ def gradients_reported(
         report([*variables], results)
         return results
 
-    with GRADIENTS.block(gradients):
+    def applied(
+        function: Any, optimizer: Any, pairs: Any, *arguments: Any, **named: Any
+    ) -> Any:
+        pairs = [*pairs]
+        values, variables = ([pair[part] for pair in pairs] for part in (0, 1))
+        report(variables, values, is_applied=True)
+        return function(optimizer, pairs, *arguments, **named)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(GRADIENTS.block(gradients))
+        for application in APPLICATIONS:
+            stack.enter_context(application.block(applied))
         yield

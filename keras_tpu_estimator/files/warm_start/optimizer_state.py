@@ -82,7 +82,7 @@ _OPTAX = {
     "trace": _M.SUM,
 }
 # Keras's optimizers whose momentum is a sum of steps, which they subtract.
-_WITH_STEPS = ("rm_sprop", "rmsprop", "lars")
+_WITH_STEPS = ("rm_sprop", "rms_prop", "rmsprop", "lars")
 # The number of steps that optimizers count.
 _GLOBAL_STEP = "global_step"
 _COUNTS = ("iteration", "iterations", "count")
@@ -139,6 +139,8 @@ def _state(path: str, owner: str, word: str, words: Collection[str]) -> State:
     if word == "momentum" and optimizer.startswith(_WITH_STEPS):
         return State(path, _M.STEPS)
     is_sgd = word == "momentum" and not {"velocity", "norm"}.intersection(words)
+    if is_sgd and optimizer.startswith("momentum"):
+        return State(path, _M.SUM)  # Of `kte.optimizers.Momentum`.
     if is_sgd and not optimizer.startswith("lion"):
         return State(path, _M.SUM, f"{optimizer}/learning_rate")
     return State(path, _KERAS.get(word, word))

@@ -56,8 +56,9 @@ class HParams:
 
         Example:
 
-        >>> HParams.from_proto(HParams(rate=0.5, sizes=[1, 2]).to_proto()).values()
-        {'rate': 0.5, 'sizes': [1, 2]}
+        >>> message = HParams(rate=0.5, sizes=[1, 2]).to_proto()
+        >>> sorted(HParams.from_proto(message).values().items())
+        [('rate', 0.5), ('sizes', [1, 2])]
         """
         del import_scope
         return HParams(hparam_def=hparam_def)

@@ -56,15 +56,28 @@ class GraphObservation:
     def __init__(self) -> None:
         self.loss: Any = None
         self.gradients: dict[str, str] = {}
+        self._applied: set[str] = set()
 
     def note_gradients(
-        self, variables: Sequence[Any], gradients: Sequence[Any]
+        self,
+        variables: Sequence[Any],
+        gradients: Sequence[Any],
+        is_applied: bool = False,
     ) -> None:
-        """Notes the gradients that `tf.gradients` returns."""
+        """Notes the gradients that `tf.gradients` returns, or that are applied.
+
+        The outermost optimizer's count, before it adds those of all cores.
+        """
         for variable, gradient in zip(variables, gradients, strict=True):
             # Those of looked-up rows have another form.
-            if gradient is not None and hasattr(gradient, "op"):
-                self.gradients[variable.op.name] = gradient.name
+            if gradient is None or not hasattr(gradient, "op"):
+                continue
+            name = variable.op.name
+            if name in self._applied:
+                continue
+            self.gradients[name] = gradient.name
+            if is_applied:
+                self._applied.add(name)
 
     def flow(self, step: Step) -> GraphFlow:
         """Returns the forward pass, whose tensors then leave the devices."""

@@ -3,7 +3,7 @@
 import contextlib
 import numbers
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.base.upstream import keras_random, tensorflow_names
@@ -28,7 +28,7 @@ def without_dropout(rates: dict[float | None, None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradients_noted(
-    note: Callable[[Sequence[Any], Sequence[Any]], object],
+    note: Callable[..., object],
 ) -> Iterator[None]:
     """Passes variables and their gradients in a graph to `note` in a `with` block."""
     if "tensorflow" not in sys.modules:
