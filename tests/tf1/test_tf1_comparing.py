@@ -216,7 +216,7 @@ def on_eight(model_fn: Any) -> Any:
     [
         (None, 1.0, None, ""),
         (None, 2.0, "loss", "differ before the loss"),
-        (0.1, 1.0, "variable", "clipped before or after the mean"),
+        (0.1, 1.0, "gradient", "clips gradients"),
     ],
     ids=["port", "scale", "clipping"],
 )
