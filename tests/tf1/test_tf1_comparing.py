@@ -234,6 +234,22 @@ def test_port_is_compared_on_eight_cores(
     assert words in report.finding.explanation, str(report)
 
 
+def test_program_of_tensorflow_continues_adam_of_keras(
+    tmp_path: pathlib.Path,
+) -> None:
+    config = kte.RunConfig(model_dir=str(tmp_path), tf_random_seed=1)
+    estimator = kte.TPUEstimator(port(), config=config, use_tpu=False)
+    estimator.train(input_fn, steps=2)
+    report = kte.compare(
+        port(),
+        kte.tf1.model_fn(old_model_fn),
+        input_fn,
+        checkpoint=tmp_path,
+        steps=1,
+    )
+    assert report.is_equal, str(report)
+
+
 def compared_with_itself(name: str, use_tpu: bool, tmp_path: pathlib.Path) -> Any:
     """Returns the report on a golden program and itself."""
     import running

@@ -1,4 +1,4 @@
-"""Optimizers of TensorFlow 1 whose numbers differ from those of Keras's."""
+"""Optimizers of `tf.train` whose numbers differ from those of Keras's."""
 
 from typing import Any
 

@@ -36,11 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     run = registry.part("graph_script") if is_of_graphs else sources.run
     error = _error_of(lambda: run(script, script_arguments, False), recording)
     record = recording.record
-    if record.training is None:
+    if record.training is None and error is None:
         sys.stderr.write(f"{script} must call `train`. Received: no such call.\n")
         return 2
     if error is not None:
-        if not recording.may_end_by_error:
+        if record.training is None or not recording.may_end_by_error:
             raise error
         record.ends_by_error = True
         record.notes += (
@@ -66,8 +66,6 @@ def _error_of(
     except SystemExit as end:
         return end if end.code else None
     except Exception as error:
-        if recording.record.training is None:
-            raise
         return error
     return None
 

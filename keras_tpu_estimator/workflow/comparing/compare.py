@@ -37,10 +37,10 @@ def compare(
 
     Both train from the same values with the same batches and without dropout. What
     they compute is compared in the order of computation: losses, gradients, learning
-    rates, optimizer state and variables of each step, then the metrics of `evaluate`
-    and the predictions. The first difference ends the comparison, with the layer,
-    variable or step that explains it. Nothing is written into the estimators'
-    directories.
+    rates, optimizer state and variables of each step, then the tensors of `host_call`
+    and summaries, the metrics of `evaluate` and the predictions. The first difference
+    ends the comparison, with the layer, variable or step that explains it. Nothing is
+    written into the estimators' directories.
 
     Args:
         old: A `TPUEstimator`, or a `model_fn` without hyperparameters.

@@ -143,7 +143,7 @@ class NewProgram:
                 value = np.asarray(converted).astype(value.dtype)
             elif path == GLOBAL_STEP or _counts_steps(facts.is_slot, value):
                 value = np.asarray(step).astype(value.dtype)
-            elif path.rpartition("/")[2] in _POWERS:
+            elif path.rpartition("/")[2].startswith(_POWERS):
                 # Of an optimizer of `tf.train` that begins with the power 1.
                 value = np.power(value, step + 1, dtype=value.dtype)
             yield path, value.reshape(facts.shape)

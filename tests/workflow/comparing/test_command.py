@@ -83,13 +83,24 @@ def test_wrong_arguments(arguments: list[str], words: str) -> None:
     assert words in result.stderr
 
 
-def test_script_that_fails(scripts: pathlib.Path) -> None:
-    (scripts / "failing.py").write_text("raise KeyError('mine')")
-    old = str(scripts / "old.py")
-    result = run("--steps", "1", old, "0.1", "--to", str(scripts / "failing.py"))
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise KeyError('mine')", "KeyError: 'mine'"),
+        ("import sys; print('mine'); sys.exit(3)", "could not be compared"),
+        ("import sys; sys.exit()", "must call `train`"),
+    ],
+    ids=["raises", "fails", "exits"],
+)
+def test_script_that_does_not_train(
+    scripts: pathlib.Path, text: str, words: str
+) -> None:
+    (scripts / "failing.py").write_text(text)
+    result = run("--steps", "1", str(scripts / "failing.py"), "--to", "README.md")
     assert result.returncode == 2
-    assert "KeyError: 'mine'" in result.stderr
-    assert "The new script" in result.stderr
+    assert words in result.stderr
+    assert "The old script" in result.stderr
+    assert not result.stdout
 
 
 @pytest.mark.parametrize("same", [True, False])
