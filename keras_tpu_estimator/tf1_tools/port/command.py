@@ -103,7 +103,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Returns:
-        The exit status: 0, 1 if a place must be written by hand or the programs
+        The exit status: 0, 1 if a site must be written by hand or the programs
         differ, and 2 without a program.
     """
     parser = argparse.ArgumentParser(

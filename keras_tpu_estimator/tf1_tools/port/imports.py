@@ -87,9 +87,9 @@ class _Imports(cst.CSTTransformer):
             return updated_node
         lines = [] if self.is_added else _lines(self._added)
         self.is_added = True
-        kept = self._kept(statement)
-        if kept is not None:
-            lines.append(cst.SimpleStatementLine([kept]))
+        remaining = self._still_used(statement)
+        if remaining is not None:
+            lines.append(cst.SimpleStatementLine([remaining]))
         if not lines:
             return cst.RemoveFromParent()
         first = lines[0]
@@ -98,21 +98,21 @@ class _Imports(cst.CSTTransformer):
         )
         return cst.FlattenSentinel(lines)
 
-    def _kept(
+    def _still_used(
         self, statement: cst.Import | cst.ImportFrom
     ) -> cst.Import | cst.ImportFrom | None:
         """Returns the part of an import that the file still uses."""
         if not isinstance(statement.names, Sequence):
             return statement  # It imports all names.
-        kept = [alias for alias in statement.names if _bound(alias) in self._roots]
-        if not kept:
+        aliases = [alias for alias in statement.names if _bound(alias) in self._roots]
+        if not aliases:
             return None
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        alias = kept[0]
+        aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        alias = aliases[0]
         if isinstance(statement, cst.Import) and alias.evaluated_name == "tensorflow":
             name = cst.parse_expression(_TENSORFLOW)
-            kept[0] = alias.with_changes(name=name) if alias.asname else alias
-        return statement.with_changes(names=kept)
+            aliases[0] = alias.with_changes(name=name) if alias.asname else alias
+        return statement.with_changes(names=aliases)
 
 
 def _bound(alias: cst.ImportAlias) -> str:

@@ -39,9 +39,9 @@ def fitted(
     statement: cst.SimpleStatementLine, indent: int, width: int
 ) -> cst.SimpleStatementLine:
     """Returns a statement whose calls have several lines where one is too long."""
-    (first, *others) = statement.body
+    (first, *more) = statement.body
     value = getattr(first, "value", None)
-    if others or not isinstance(value, cst.BaseExpression):
+    if more or not isinstance(value, cst.BaseExpression):
         return statement
     before = len(source_of(first)) - len(source_of(value))
     lines = source_of(first).splitlines()
@@ -67,9 +67,9 @@ class _Fitting:
         if not isinstance(node, cst.Call) or not node.args or "#" in source_of(node):
             return node
         if isinstance(node.func, cst.Call) and node.func.args:
-            rest = len(source_of(node)) - len(source_of(node.func))
-            if rest < self._width // 2:
-                inner = self.fit(node.func, before, after + rest, depth)
+            suffix = len(source_of(node)) - len(source_of(node.func))
+            if suffix < self._width // 2:
+                inner = self.fit(node.func, before, after + suffix, depth)
                 return node.with_changes(func=inner)
         return self._broken(node, depth)
 

@@ -10,11 +10,11 @@ _PREFIX = "# port: "
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """A place that was left as it was.
+    """A use of TensorFlow that a person has to write.
 
     Attributes:
         line: The line in the old file.
-        name: The name that the place uses.
+        name: The name that the site uses.
         advice: What a person has to write, as a clause.
     """
 
@@ -29,11 +29,11 @@ class Marker:
 
     def lines(self, width: int) -> list[cst.EmptyLine]:
         """Returns the comment, wrapped to a width."""
-        first, *others = textwrap.wrap(
+        first, *continued = textwrap.wrap(
             self.text,
             width - len(_PREFIX),
             break_long_words=False,
             break_on_hyphens=False,
         )
-        texts = [f"{_PREFIX}{first}", *(f"#     {line}" for line in others)]
+        texts = [f"{_PREFIX}{first}", *(f"#     {line}" for line in continued)]
         return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]

@@ -6,7 +6,7 @@ import libcst as cst
 
 from keras_tpu_estimator.tf1_tools.port import special
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
-from keras_tpu_estimator.tf1_tools.port.program import Place
+from keras_tpu_estimator.tf1_tools.port.program import Site
 from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING
 from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
@@ -15,15 +15,15 @@ from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 _OF_SESSIONS = ("eval", "run")
 
 
-def call(place: Place, node: cst.Call) -> cst.BaseExpression:
+def call(site: Site, node: cst.Call) -> cst.BaseExpression:
     """Returns the counterpart of a method call, or the call itself."""
     function = node.func
-    if not isinstance(function, cst.Attribute) or place.region is not Region.STEP:
+    if not isinstance(function, cst.Attribute) or site.region is not Region.STEP:
         return node
     owner, name = function.value, function.attr.value
-    kind = place.value.value.kind
+    kind = site.value.value.kind
     if name in special.METHODS and kind is not Kind.PLAIN:
-        return special.METHODS[name](place, node, owner)
+        return special.METHODS[name](site, node, owner)
     if name == "get_shape" and not node.args:
         return cst.Attribute(embedded(owner), cst.Name("shape"))
     if name == "as_list" and not node.args:
@@ -36,17 +36,17 @@ def call(place: Place, node: cst.Call) -> cst.BaseExpression:
         return owner
     if name in _OF_SESSIONS and kind in (Kind.TENSOR, Kind.VARIABLE):
         raise UnportableError("there is no session; read values in a hook")
-    if name == "__init__" and _is_of_optimizer(place):
+    if name == "__init__" and _is_of_optimizer(site):
         return NOTHING
     return node
 
 
-def attribute(place: Place, node: cst.Attribute) -> cst.BaseExpression:
+def attribute(site: Site, node: cst.Attribute) -> cst.BaseExpression:
     """Returns the counterpart of an attribute, or the attribute itself."""
     name, owner = node.attr.value, node.value
-    kind = place.value.kind
+    kind = site.value.kind
     if name == "name":
-        return _name(place, node, kind)
+        return _name(site, node, kind)
     if name in ("ndims", "rank") and kind is Kind.SHAPE:
         return cst.Call(cst.Name("len"), [cst.Arg(owner)])
     if name == "value" and kind is Kind.SIZE:
@@ -56,35 +56,35 @@ def attribute(place: Place, node: cst.Attribute) -> cst.BaseExpression:
     return node
 
 
-def _name(place: Place, node: cst.Attribute, kind: Kind | None) -> cst.BaseExpression:
+def _name(site: Site, node: cst.Attribute, kind: Kind | None) -> cst.BaseExpression:
     """Returns the path of a variable, which was its name."""
     owner = node.value
     if kind is Kind.VARIABLE:
         return cst.Attribute(owner, cst.Name("path"))
     if isinstance(owner, cst.Attribute) and owner.attr.value == "op":
-        if place.value.value.kind is Kind.VARIABLE:
+        if site.value.value.kind is Kind.VARIABLE:
             return cst.Attribute(owner.value, cst.Name("path"))
         raise UnportableError("operations have no names; a variable has a `path`")
     if kind is Kind.TENSOR:
         raise UnportableError("tensors have no names; a variable has a `path`")
-    if kind is None and _may_be_variable(place.value):
+    if kind is None and _may_be_variable(site.value):
         raise UnportableError(
             "if this is a variable, write `path`, its name without :0"
         )
     return node
 
 
-def _may_be_variable(place: Place) -> bool:
+def _may_be_variable(site: Site) -> bool:
     """Returns whether an object of unknown kind may be one of the graph."""
-    is_module = bool(place.name) or place.scope.meaning(place.node) is not None
-    return isinstance(place.node, ast.Name) and not (
-        is_module or place.node.id in ("self", "cls", "FLAGS")
+    is_module = bool(site.name) or site.scope.meaning(site.node) is not None
+    return isinstance(site.node, ast.Name) and not (
+        is_module or site.node.id in ("self", "cls", "FLAGS")
     )
 
 
-def _is_of_optimizer(place: Place) -> bool:
+def _is_of_optimizer(site: Site) -> bool:
     """Returns whether code is in a class that only extends TensorFlow's optimizer."""
-    scope = place.scope
+    scope = site.scope
     while scope.parent is not None and not isinstance(scope.node, ast.ClassDef):
         scope = scope.parent
     node = scope.node

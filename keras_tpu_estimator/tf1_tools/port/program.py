@@ -22,7 +22,7 @@ Position = tuple[int, int, int, int, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Site:
     """An expression of a file, with the scope that gives names their meaning."""
 
     node: ast.expr
@@ -61,7 +61,7 @@ class Place:
         return self.node.args[position] if position < len(self.node.args) else None
 
     @property
-    def value(self) -> "Place":
+    def value(self) -> "Site":
         """The expression whose attribute or item this is, or that this calls."""
         node = self.node
         if isinstance(node, ast.Call):
@@ -83,7 +83,7 @@ class Program:
         self.regions = Regions.from_program(self.modules)
         self.kinds = Kinds(self.modules)
 
-    def places(self, module: Scope) -> dict[Position, Place]:
+    def sites_in(self, module: Scope) -> dict[Position, Site]:
         """Returns the expressions of a module, by position."""
         lines = module.source.path.read_text("utf-8").splitlines()
 
@@ -100,7 +100,7 @@ class Program:
                 node.end_lineno or 0,
                 column(node.end_lineno or 0, node.end_col_offset or 0),
                 type(node).__name__,
-            ): Place(node, scope, self)
+            ): Site(node, scope, self)
             for scope, node in module.walk()
             if isinstance(node, ast.expr)
         }

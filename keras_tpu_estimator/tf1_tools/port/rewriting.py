@@ -19,8 +19,8 @@ from keras_tpu_estimator.tf1_tools.port import layout, methods, references, spec
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
 from keras_tpu_estimator.tf1_tools.port.program import (
-    Place,
     Program,
+    Site,
     entry_of,
     is_supplied,
 )
@@ -73,7 +73,7 @@ class _Rewriting(cst.CSTTransformer):
 
     def __init__(self, program: Program, source: Source, width: int):
         super().__init__()
-        self._places = program.places(program.modules[source.module])
+        self._sites_by_position = program.sites_in(program.modules[source.module])
         self._lines = source.path.read_text("utf-8").splitlines()
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
@@ -109,16 +109,16 @@ class _Rewriting(cst.CSTTransformer):
         """Records the longest part of a dotted name that the catalogue has."""
         if node in self._parts:
             return
-        place = self._place(node)
+        site = self._site_at(node)
         inner: cst.CSTNode = node
         while isinstance(inner, cst.Attribute):
             self._parts |= {inner.value, inner.attr}
             inner = inner.value
-        if place is None or not place.name.startswith("tf."):
+        if site is None or not site.name.startswith("tf."):
             return
-        if isinstance(node, cst.Name) and not place.is_imported:
+        if isinstance(node, cst.Name) and not site.is_imported:
             return  # It was assigned, and the assignment is rewritten.
-        name, part = place.name, node
+        name, part = site.name, node
         while name.startswith("tf."):
             if references.is_listed(name):
                 self._uses[part] = name
@@ -128,55 +128,55 @@ class _Rewriting(cst.CSTTransformer):
             ):
                 break
             name, part = name.rpartition(".")[0], part.value
-        if porting.find(place.name):
-            self._uses[node] = place.name
+        if porting.find(site.name):
+            self._uses[node] = site.name
 
     def leave_Name(
         self, original_node: cst.Name, updated_node: cst.Name
     ) -> cst.BaseExpression:
         if updated_node.value in self._empty and original_node not in self._parts:
             return NOTHING
-        return self._left(original_node, updated_node)
+        return self._uncalled(original_node, updated_node)
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
-        result = self._left(original_node, updated_node)
-        place = self._place(original_node)
-        if result is updated_node and place and place.region is Region.STEP:
+        result = self._uncalled(original_node, updated_node)
+        site = self._site_at(original_node)
+        if result is updated_node and site and site.region is Region.STEP:
             return self._tried(
-                place, updated_node, lambda: methods.attribute(place, updated_node)
+                site, updated_node, lambda: methods.attribute(site, updated_node)
             )
         return result
 
-    def _left(
+    def _uncalled(
         self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
     ) -> cst.BaseExpression:
         """Returns the counterpart of a name that is not called."""
         name = self._uses.get(original, "")
-        place = self._place(original)
-        if not name or original in self._callees or place is None:
+        site = self._site_at(original)
+        if not name or original in self._callees or site is None:
             return updated
-        if not self._changes(name, place):
+        if not self._changes(name, site):
             return updated
-        return self._tried(place, updated, lambda: references.reference(name), name)
+        return self._tried(site, updated, lambda: references.reference(name), name)
 
     # Calls.
 
     def leave_Call(
         self, original_node: cst.Call, updated_node: cst.Call
     ) -> cst.BaseExpression:
-        place = self._place(original_node)
-        if place is None:
+        site = self._site_at(original_node)
+        if site is None:
             return updated_node
         name = self._uses.get(original_node.func, "")
         if name:
-            if not self._changes(name, place):
+            if not self._changes(name, site):
                 return updated_node
             return self._tried(
-                place,
+                site,
                 updated_node,
-                lambda: self._called(name, place, updated_node),
+                lambda: self._called(name, site, updated_node),
                 name,
             )
         if any(is_nothing(argument.value) for argument in updated_node.args):
@@ -186,14 +186,12 @@ class _Rewriting(cst.CSTTransformer):
                 function.attr.value == "append"
             )
             return NOTHING if is_append else updated_node
-        return self._tried(
-            place, updated_node, lambda: methods.call(place, updated_node)
-        )
+        return self._tried(site, updated_node, lambda: methods.call(site, updated_node))
 
-    def _called(self, name: str, place: Place, call: cst.Call) -> cst.BaseExpression:
+    def _called(self, name: str, site: Site, call: cst.Call) -> cst.BaseExpression:
         """Returns the counterpart of a call."""
         if name in special.CALLS:
-            return special.CALLS[name](place, call.args)
+            return special.CALLS[name](site, call.args)
         entry = entry_of(name)
         if entry and entry.rule:
             return layout.arranged(call, references.expanded(entry.rule, call))
@@ -204,21 +202,21 @@ class _Rewriting(cst.CSTTransformer):
             return NOTHING
         return call.with_changes(func=reference)
 
-    def _changes(self, name: str, place: Place) -> bool:
+    def _changes(self, name: str, site: Site) -> bool:
         """Returns whether code of this region uses another name in a port."""
         counterpart = porting.find(name)
         entry = entry_of(name)
         section = ""
         if entry and entry.row:
             section = catalogue().rows[entry.row].section
-        region = place.region
+        region = site.region
         if name.startswith("tf.keras."):
             return region is Region.STEP or section in _EVERYWHERE
         if name.startswith(("tf.data.", "tf.flags", "tf.app.", "tf.logging.")):
             return False
         port = counterpart.port if counterpart else ""
         if port.startswith("the same") and not (
-            place.region is Region.STEP and "`input_fn`" in port
+            site.region is Region.STEP and "`input_fn`" in port
         ):
             return False
         if section in _EVERYWHERE or (
@@ -235,22 +233,22 @@ class _Rewriting(cst.CSTTransformer):
 
     def _tried(
         self,
-        place: Place,
+        site: Site,
         node: cst.BaseExpression,
         replace: "special.Replace",
         name: str = "",
     ) -> cst.BaseExpression:
         """Returns a replacement, or the node and a marker where none is certain."""
         try:
-            if place.region is Region.BOTH and name:
+            if site.region is Region.BOTH and name:
                 raise UnportableError(
                     "`input_fn` and the model both use it; write two functions"
                 )
             result = replace()
         except UnportableError as error:
             self.sites += 1
-            label = name or place.value.name or place.name or source_of(node)
-            line = getattr(place.node, "lineno", 0)
+            label = name or site.value.name or site.name or source_of(node)
+            line = getattr(site.node, "lineno", 0)
             marker = Marker(line, label, str(error))
             self._pending[-1].append(marker)
             return node
@@ -258,13 +256,13 @@ class _Rewriting(cst.CSTTransformer):
             self.sites += 1
         return result
 
-    def _place(self, node: cst.CSTNode) -> Place | None:
+    def _site_at(self, node: cst.CSTNode) -> Site | None:
         where = self.get_metadata(PositionProvider, node, None)
         if not isinstance(where, CodeRange):
             return None
         start, end = where.start, where.end
         key = (start.line, start.column, end.line, end.column, type(node).__name__)
-        return self._places.get(key)
+        return self._sites_by_position.get(key)
 
     # What surrounds an expression without a counterpart.
 
@@ -300,14 +298,14 @@ class _Rewriting(cst.CSTTransformer):
         updated_node: cst.SimpleStatementLine,
     ) -> cst.BaseStatement | cst.RemovalSentinel:
         markers = self._pending.pop()
-        kept = [
+        statements = [
             statement
             for statement in updated_node.body
             if not self._is_removed(statement)
         ]
-        if not kept:
+        if not statements:
             return cst.RemoveFromParent()
-        result = updated_node.with_changes(body=kept)
+        result = updated_node.with_changes(body=statements)
         if _has_nothing(result):
             markers = markers or [self._unfinished(original_node)]
             result = original_node

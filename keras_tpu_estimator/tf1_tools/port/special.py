@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
-from keras_tpu_estimator.tf1_tools.port.program import Place
+from keras_tpu_estimator.tf1_tools.port.program import Site
 from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.values import (
     UnportableError,
@@ -40,7 +40,7 @@ _VARIABLE = Rule.from_source(
 )
 
 
-def get_variable(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def get_variable(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns a Keras variable, which takes its initializer first."""
     bound = _VARIABLE.bound(arguments)
     for parameter in _VARIABLE.parameters:
@@ -66,14 +66,14 @@ def get_variable(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpressi
     default = "='glorot_uniform'" if is_plain else ""
     parameters = f"name, shape, dtype, initializer{default}, trainable"
     rule = Rule.from_source(f"({parameters}) -> {template}".replace("'", '"'))
-    kept = [
+    passed = [
         argument.with_changes(keyword=cst.Name(name))
         for name, argument in bound.items()
         if name in ("name", "shape", "initializer")
         or (name == "dtype" and not _is_float32(argument.value))
         or (name == "trainable" and source_of(argument.value) != "True")
     ]
-    return expand(rule, kept)
+    return expand(rule, passed)
 
 
 def _is_float32(node: cst.BaseExpression) -> bool:
@@ -83,7 +83,7 @@ def _is_float32(node: cst.BaseExpression) -> bool:
 # Updates.
 
 
-def group(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def group(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns the list of the operations, or the only one."""
     operations = [
         argument
@@ -100,9 +100,9 @@ def group(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     return cst.parse_expression(f"[{', '.join(starred)}]")
 
 
-def get_collection(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def get_collection(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns nothing for updates of layers, which Keras makes by itself."""
-    argument = place.argument(0, "key")
+    argument = site.argument(0, "key")
     key = ast.unparse(argument) if argument else ""
     if key.endswith("UPDATE_OPS") or "update_ops" in key:
         return NOTHING
@@ -111,14 +111,14 @@ def get_collection(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpres
     raise UnportableError("collections have no counterpart; pass on the values")
 
 
-def gradients(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def gradients(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns gradients by variables."""
     rule = Rule.from_source(
         "(ys, xs, grad_ys: None, name-, colocate_gradients_with_ops-, gate_gradients-,"
         " aggregation_method-, stop_gradients: None) -> kte.gradients(ys, xs)"
     )
-    by = place.argument(1, "xs")
-    if by and place.program.kinds.kind(place.scope, by) is Kind.TENSOR:
+    by = site.argument(1, "xs")
+    if by and site.program.kinds.kind(site.scope, by) is Kind.TENSOR:
         raise UnportableError("use `jax.grad` for gradients by a tensor")
     return expand(rule, arguments)
 
@@ -141,7 +141,7 @@ _WEIGHTED = Rule.from_source(
 
 
 def sparse_softmax_cross_entropy(
-    place: Place, arguments: Sequence[cst.Arg]
+    site: Site, arguments: Sequence[cst.Arg]
 ) -> cst.BaseExpression:
     """Returns the mean, or the sum of losses over the number of weights."""
     weights = _SPARSE.bound(arguments).get("weights")
@@ -152,7 +152,7 @@ def sparse_softmax_cross_entropy(
 # Operations.
 
 
-def identity(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def identity(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns the tensor, under its name if it has one."""
     bound = Rule.from_source("(input, name) -> nothing").bound(arguments)
     if "name" not in bound:
@@ -164,7 +164,7 @@ def identity(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     )
 
 
-def constant(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def constant(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns a tensor, with its shape if that is not the value's."""
     rule = Rule.from_source(
         "(value, dtype, shape, name-, verify_shape-)"
@@ -172,32 +172,32 @@ def constant(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     )
     bound = rule.bound(arguments)
     shape = bound.pop("shape", None)
-    kept = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
+    passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
     if shape is None or source_of(shape.value) in ("None", "[]", "()"):
-        return expand(rule, kept)
+        return expand(rule, passed)
     value = bound["value"].value
-    if isinstance(value, cst.List | cst.Tuple) or _is_list(place):
+    if isinstance(value, cst.List | cst.Tuple) or _is_list(site):
         tensor = code(
-            "keras.ops.reshape({t}, {s})", t=expand(rule, kept), s=shape.value
+            "keras.ops.reshape({t}, {s})", t=expand(rule, passed), s=shape.value
         )
         return tensor
     if isinstance(value, cst.Integer | cst.Float):
         rule = Rule.from_source(
             "(value, dtype, shape, name-) -> keras.ops.full(shape, value, dtype=...)"
         )
-        return expand(rule, [*kept, shape.with_changes(keyword=cst.Name("shape"))])
+        return expand(rule, [*passed, shape.with_changes(keyword=cst.Name("shape"))])
     raise UnportableError("give the value its shape with `keras.ops.reshape`")
 
 
-def _is_list(place: Place) -> bool:
+def _is_list(site: Site) -> bool:
     """Returns whether the first argument of a call is a list of the source."""
-    value = place.argument(0, "value")
+    value = site.argument(0, "value")
     return value is not None and isinstance(
-        place.scope.value(value)[0], ast.List | ast.Tuple
+        site.scope.value(value)[0], ast.List | ast.Tuple
     )
 
 
-def band_part(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def band_part(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns a triangle of a matrix."""
     rule = Rule.from_source("(input, num_lower, num_upper, name-) -> nothing")
     bound = rule.bound(arguments)
@@ -218,7 +218,7 @@ _DROPOUT_BY_RATE = Rule.from_source(
 )
 
 
-def dropout(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def dropout(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns a layer that always drops units."""
     by_rate = "rate" in _DROPOUT_BY_RATE.bound(arguments)
     return expand(_DROPOUT_BY_RATE if by_rate else _DROPOUT, arguments)
@@ -232,7 +232,7 @@ _LAYER_NORM = Rule.from_source(
 )
 
 
-def layer_norm(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def layer_norm(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns a normalization of the last axis."""
     bound = _LAYER_NORM.bound(arguments)
     axis = bound.get("begin_norm_axis")
@@ -245,14 +245,14 @@ def layer_norm(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression
     if scope is not None and not isinstance(scope.value, cst.SimpleString):
         name = code('{scope} or "LayerNorm"', scope=embedded(scope.value))
         bound["scope"] = scope.with_changes(value=name)
-    kept = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
-    return expand(_LAYER_NORM, kept)
+    passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
+    return expand(_LAYER_NORM, passed)
 
 
 # Sizes.
 
 
-def slice_(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def slice_(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns an index with a part of each axis."""
     bound = Rule.from_source("(input_, begin, size, name-) -> nothing").bound(arguments)
     begin, size = bound["begin"].value, bound["size"].value
@@ -272,7 +272,7 @@ def slice_(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     return cst.parse_expression(f"{owner}[{', '.join(parts)}]")
 
 
-def shape(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+def shape(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns the shape, which is made of Python's numbers."""
     first = Rule.from_source("(input, name-, out_type-) -> nothing").bound(arguments)
     return cst.Attribute(embedded(first["input"].value), cst.Name("shape"))
@@ -282,7 +282,7 @@ def shape(place: Place, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
 
 
 def minimize(
-    place: Place, call: cst.Call, owner: cst.BaseExpression
+    site: Site, call: cst.Call, owner: cst.BaseExpression
 ) -> cst.BaseExpression:
     """Returns a call of `kte.minimize`, which takes any optimizer."""
     rule = Rule.from_source(
@@ -294,7 +294,7 @@ def minimize(
 
 
 def apply_gradients(
-    place: Place, call: cst.Call, owner: cst.BaseExpression
+    site: Site, call: cst.Call, owner: cst.BaseExpression
 ) -> cst.BaseExpression:
     """Returns a call of `kte.apply_gradients`, which takes any optimizer."""
     rule = Rule.from_source(
@@ -306,7 +306,7 @@ def apply_gradients(
 
 # Makes a replacement, or says why there is none.
 Replace = Callable[[], cst.BaseExpression]
-Special = Callable[[Place, Sequence[cst.Arg]], cst.BaseExpression]
+Special = Callable[[Site, Sequence[cst.Arg]], cst.BaseExpression]
 # The calls by name.
 CALLS: dict[str, Special] = {
     "tf.constant": constant,
@@ -322,7 +322,7 @@ CALLS: dict[str, Special] = {
     "tf.shape": shape,
     "tf.slice": slice_,
 }
-Method = Callable[[Place, cst.Call, cst.BaseExpression], cst.BaseExpression]
+Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
 # The methods of optimizers by name.
 METHODS: dict[str, Method] = {
     "apply_gradients": apply_gradients,
