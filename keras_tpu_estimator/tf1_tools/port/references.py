@@ -6,14 +6,43 @@ import keras
 import libcst as cst
 
 from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1_tools.port import special
-from keras_tpu_estimator.tf1_tools.port.program import entry_of
+from keras_tpu_estimator.tf1_tools.port.program import entry_of, is_supplied
+from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
 from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
 
+# The sections of `docs/migrating.md` whose names whole scripts have, and not only
+# their steps.
+_OF_SCRIPTS = (
+    "1-imports-and-settings",
+    "7-metrics-hooks-and-summaries",
+    "8-checkpoints",
+)
+# Names that `tensorflow.compat.v1` has, and that work without a graph.
+_OF_INPUTS = ("tf.app.", "tf.data.", "tf.flags", "tf.logging.")
 _DOTTED = re.compile(r"`((?:keras|kte|jax|absl)(?:\.\w+)+)`")
 _LITERAL = re.compile(r"`(\"\w+\"|None)`")
+
+
+def changes(name: str, region: Region) -> bool:
+    """Returns whether code of a region uses another name in a port."""
+    counterpart, entry = porting.find(name), entry_of(name)
+    section = catalogue().rows[entry.row].section if entry and entry.row else ""
+    is_of_scripts = section in _OF_SCRIPTS and not name.startswith("tf.summary.")
+    if name.startswith(_OF_INPUTS):
+        return False
+    if name.startswith("tf.keras.") and region is not Region.STEP:
+        return is_of_scripts
+    if counterpart and counterpart.port.startswith("the same"):
+        return region is Region.STEP and "`input_fn`" in counterpart.port
+    if is_of_scripts or region is Region.STEP:
+        return True
+    if region is Region.BOTH:
+        return bool(entry and entry.port)
+    return not is_supplied(name)
 
 
 def is_listed(name: str) -> bool:

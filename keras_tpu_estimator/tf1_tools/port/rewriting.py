@@ -14,7 +14,6 @@ from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionPr
 
 from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1_tools.port import layout, methods, references, special
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
@@ -22,16 +21,10 @@ from keras_tpu_estimator.tf1_tools.port.program import (
     Program,
     Site,
     entry_of,
-    is_supplied,
 )
 from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
 from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
-
-# The sections of `docs/migrating.md` whose names a whole program has, and not only its
-# steps.
-_EVERYWHERE = ("1-imports-and-settings", "8-checkpoints")
-_EVERYWHERE_TOO = ("7-metrics-hooks-and-summaries",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +150,7 @@ class _Rewriting(cst.CSTTransformer):
         site = self._site_at(original)
         if not name or original in self._callees or site is None:
             return updated
-        if not self._changes(name, site):
+        if not references.changes(name, site.region):
             return updated
         return self._tried(site, updated, lambda: references.reference(name), name)
 
@@ -171,7 +164,7 @@ class _Rewriting(cst.CSTTransformer):
             return updated_node
         name = self._uses.get(original_node.func, "")
         if name:
-            if not self._changes(name, site):
+            if not references.changes(name, site.region):
                 return updated_node
             return self._tried(
                 site,
@@ -201,35 +194,6 @@ class _Rewriting(cst.CSTTransformer):
         if is_nothing(reference):
             return NOTHING
         return call.with_changes(func=reference)
-
-    def _changes(self, name: str, site: Site) -> bool:
-        """Returns whether code of this region uses another name in a port."""
-        counterpart = porting.find(name)
-        entry = entry_of(name)
-        section = ""
-        if entry and entry.row:
-            section = catalogue().rows[entry.row].section
-        region = site.region
-        if name.startswith("tf.keras."):
-            return region is Region.STEP or section in _EVERYWHERE
-        if name.startswith(("tf.data.", "tf.flags", "tf.app.", "tf.logging.")):
-            return False
-        port = counterpart.port if counterpart else ""
-        if port.startswith("the same") and not (
-            site.region is Region.STEP and "`input_fn`" in port
-        ):
-            return False
-        if section in _EVERYWHERE or (
-            section in _EVERYWHERE_TOO and not name.startswith("tf.summary.")
-        ):
-            return bool(counterpart)
-        if region is Region.STEP:
-            return True
-        return (
-            region is not Region.BOTH
-            and not is_supplied(name)
-            or (region is Region.BOTH and bool(entry and entry.port))
-        )
 
     def _tried(
         self,
