@@ -106,6 +106,30 @@ def test_inputs_keep_tensorflow(tmp_path) -> None:
     assert "keras" not in code
 
 
+IMPORTS = {
+    "names that stay": (
+        "import tensorflow as tf\n\ntf.gfile.Exists('a')\n",
+        "import tensorflow.compat.v1 as tf\n\ntf.gfile.Exists('a')\n",
+    ),
+    "a variable called layers": (
+        "import tensorflow as tf\n\n\ndef model_fn(features, labels, mode, params):\n"
+        "    layers = []\n    layers.append(tf.square(features))\n    return layers\n",
+        "# Import Keras after this package, so that Keras runs on JAX.\n"
+        "import keras_tpu_estimator as kte\nfrom keras import ops\n\n\n"
+        "def model_fn(features, labels, mode, params):\n"
+        "    layers = []\n    layers.append(ops.square(features))\n    return layers\n",
+    ),
+    "no TensorFlow": ("import keras\n\nkeras.ops.abs(1)\n",) * 2,
+}
+
+
+@pytest.mark.parametrize(("before", "after"), IMPORTS.values(), ids=IMPORTS)
+def test_imports_are_those_that_a_file_needs(tmp_path, before, after) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(before)
+    assert port(path).files[pathlib.Path("program.py")].code == after
+
+
 # Statements without a certain counterpart, and a word of the advice.
 MARKED = {
     "return tf.div(features, 2)": "keras.ops.divide",

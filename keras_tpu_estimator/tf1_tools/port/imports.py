@@ -19,13 +19,19 @@ class ShortNames(cst.CSTTransformer):
 
     def __init__(self, parts: Sequence[str]):
         super().__init__()
-        self._parts = frozenset(f"keras.{part}" for part in parts)
+        self.parts = parts
+        self._long_names = frozenset(f"keras.{part}" for part in parts)
 
     @classmethod
     def from_source(cls, source: Source) -> "ShortNames":
         """Finds the names that a file does not use."""
         names = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name)}
         names |= {n.arg for n in ast.walk(source.tree) if isinstance(n, ast.arg)}
+        names |= {
+            node.attr
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "keras"
+        }
         names |= {
             alias.asname or alias.name
             for node in ast.walk(source.tree)
@@ -37,23 +43,26 @@ class ShortNames(cst.CSTTransformer):
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
-        if cst.Module([]).code_for_node(updated_node) in self._parts:
+        if cst.Module([]).code_for_node(updated_node) in self._long_names:
             return updated_node.attr
         return updated_node
 
 
-def with_imports(module: cst.Module) -> cst.Module:
+def with_imports(
+    module: cst.Module, original: cst.Module, short_names: ShortNames
+) -> cst.Module:
     """Returns a file that imports what it uses now, and no longer what it used."""
     names = _read_names(module)
     roots = {name.partition(".")[0] for name in names}
-    parts = [part for part in _PARTS if any(n.startswith(f"{part}.") for n in names)]
-    parts = [part for part in parts if part in roots]
+    new = names - _read_names(original)
+    new_roots = {name.partition(".")[0] for name in new}
+    parts = [part for part in short_names.parts if part in new_roots]
     added = []
-    if roots & {"kte", "keras", *parts}:
+    if new_roots & {"kte", "keras", *parts}:
         added += [_NOTE, "import keras_tpu_estimator as kte"]
-    if "jax" in roots:
+    if "jax" in new_roots:
         added.append("import jax")
-    if "keras" in roots:
+    if "keras" in new_roots:
         added.append("import keras")
     if parts:
         added.append(f"from keras import {', '.join(parts)}")
@@ -70,6 +79,7 @@ class _Imports(cst.CSTTransformer):
     def __init__(self, added: list[str], roots: set[str]):
         super().__init__()
         self._added = added
+        self._added_names = {line.rpartition(" ")[2] for line in added}
         self._roots = roots
         self.is_added = False
 
@@ -104,7 +114,8 @@ class _Imports(cst.CSTTransformer):
         """Returns the part of an import that the file still uses."""
         if not isinstance(statement.names, Sequence):
             return statement  # It imports all names.
-        aliases = [alias for alias in statement.names if _bound(alias) in self._roots]
+        used = self._roots - self._added_names
+        aliases = [alias for alias in statement.names if _bound(alias) in used]
         if not aliases:
             return None
         aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)

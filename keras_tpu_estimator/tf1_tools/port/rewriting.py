@@ -53,9 +53,8 @@ def port_file(program: Program, source: Source) -> Ported:
     text = source.path.read_text("utf-8")
     wrapper = MetadataWrapper(cst.parse_module(text))
     rewriting = _Rewriting(program, source, layout.width_of(text))
-    module = wrapper.visit(rewriting)
-    if rewriting.sites:
-        module = with_imports(module.visit(rewriting.names))
+    module = wrapper.visit(rewriting).visit(rewriting.names)
+    module = with_imports(module, wrapper.module, rewriting.names)
     return Ported(source, module.code, rewriting.sites, tuple(rewriting.markers))
 
 
