@@ -8,6 +8,12 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import function
 from tf1_programs import fed, plain_session
 
+from keras_tpu_estimator.tf1.graph.definitions import (
+    BRANCHES,
+    called,
+    definition_of,
+    source,
+)
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -148,3 +154,19 @@ def test_export_contains_the_function(tmp_path, name):
         (output,) = loaded.signature_def["serving_default"].outputs.values()
         served = session.run(output.name, {"x:0": X})
     np.testing.assert_allclose(served, [row["y"]], rtol=1e-6)
+
+
+def test_all_results_of_a_branch_name_the_function():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [1, 1])
+        outputs = tf.cond(
+            x[0, 0] > 0, lambda: [own(x, x)[0] for _ in range(40)], lambda: [x] * 40
+        )
+    definition = definition_of(graph)
+    (call,) = (node for node in definition.nodes.values() if node.op in BRANCHES)
+    branch = definition.library[called(call)[0].name]
+    assert len(outputs) == 40
+    calls = {node.name for node in branch.node_def if "Partitioned" in node.op}
+    results = [ref for ref in branch.ret.values() if source(ref) in calls]
+    assert len(results) == 40
+    assert {ref.split(":")[1] for ref in results} == {"output"}

@@ -198,7 +198,8 @@ def _rename(function: Function, names: Mapping[str, str]) -> None:
         inputs = [names.get(reference, reference) for reference in node.input]
         del node.input[:]
         node.input.extend(inputs)
-    for output, reference in function.ret.items():
+    # An assignment can change the order of a protocol buffer's map.
+    for output, reference in [*function.ret.items()]:
         function.ret[output] = names.get(reference, reference)
 
 
