@@ -110,6 +110,7 @@ def test_lost_checkpoint_is_noticed(tmp_path):
 
 
 @pytest.mark.usefixtures("forked_programs")
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("cause", ["SIGKILL", "SIGSTOP", "full disk"])
 def test_interrupted_jobs_restart_themselves(cause, tmp_path):
     figures = restarts.interrupt(

@@ -61,6 +61,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     "optimizer",
     ["MomentumOptimizer(rate, 0.9)", "RMSPropOptimizer(rate, momentum=0.9)"],

@@ -51,6 +51,7 @@ def graphs():
     return sum(issubclass(type(each), tf.Graph) for each in gc.get_objects())
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("debug_nans", [False, True])
 def test_training(tmp_path, debug_nans):
     counts = []
