@@ -96,6 +96,18 @@ def test_port_is_compared(new: Any, kind: str | None, words: str) -> None:
     assert words in report.finding.explanation, str(report)
 
 
+def test_loss_of_a_shorter_last_batch_is_no_difference() -> None:
+    def batches(params: Any) -> Any:
+        x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
+        labels = np.repeat([[0.0], [9.0]], [8, 4], axis=0).astype("float32")
+        return tensorflow.data.Dataset.from_tensor_slices((x, labels)).batch(8)
+
+    old = kte.tf1.model_fn(old_model_fn)
+    report = kte.compare(old, port(), batches, steps=2)
+    assert report.is_equal, str(report)
+    assert "metric" in {one.kind for one in report.compared}
+
+
 def old_bert_model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
     """A linear model with BERT's optimizer, whose slots are `adam_m` and `adam_v`."""
     import bert_optimization

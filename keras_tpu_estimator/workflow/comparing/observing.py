@@ -1,5 +1,6 @@
 """A front end that observes another: its input, its gradients and its forward pass."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.tracing.jaxprs import GRADIENT_MARK
 from keras_tpu_estimator.engine.inputs import batch as user_batches
 from keras_tpu_estimator.engine.inputs.request import source_of_call
+from keras_tpu_estimator.engine.program.additions import StepAdditions
 from keras_tpu_estimator.engine.program.steps import (
     HOST_CALL,
     NAMED,
@@ -223,7 +225,9 @@ def _observed(
         plain = step_of(mode, example)
         if id(plain) not in steps:
             # The user's functions on the host may write files.
-            observed = dataclasses.replace(plain, hooks=(), host_call=None)
+            observed = dataclasses.replace(
+                plain, hooks=(), host_call=None, additions=_of_batches(plain.additions)
+            )
             if mode == ModeKeys.TRAIN:
                 count = example.cores.topology.num_replicas if example.is_split else 1
                 observed = _with_observations(observed, observations, count)
@@ -235,6 +239,17 @@ def _observed(
         return steps[id(plain)][1]
 
     return step
+
+
+def _of_batches(additions: StepAdditions) -> StepAdditions:
+    """Returns additions with which `evaluate` returns the mean over batches.
+
+    Programs of TensorFlow 1 return that. Without this, a port would differ from them
+    if the last batch is shorter.
+    """
+    of_batches = copy.copy(additions)
+    vars(of_batches)["weighs_examples"] = False
+    return of_batches
 
 
 def _like(store: VariableStore, path: str) -> jax.ShapeDtypeStruct:
