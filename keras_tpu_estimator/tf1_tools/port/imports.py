@@ -49,12 +49,12 @@ class ShortNames(cst.CSTTransformer):
 
 
 def with_imports(
-    module: cst.Module, original: cst.Module, short_names: ShortNames
+    module: cst.Module, source: Source, short_names: ShortNames
 ) -> cst.Module:
     """Returns a file that imports what it uses now, and no longer what it used."""
-    names = _read_names(module)
+    names = _read_names(ast.parse(module.code))
     roots = {name.partition(".")[0] for name in names}
-    new = names - _read_names(original)
+    new = names - _read_names(source.tree)
     new_roots = {name.partition(".")[0] for name in new}
     parts = [part for part in short_names.parts if part in new_roots]
     added = []
@@ -140,22 +140,10 @@ def _lines(sources: Sequence[str]) -> list[cst.SimpleStatementLine]:
     return lines
 
 
-def _read_names(module: cst.Module) -> set[str]:
+def _read_names(tree: ast.AST) -> set[str]:
     """Returns the names and dotted names that a file reads outside its imports."""
-    names: set[str] = set()
-
-    class Names(cst.CSTVisitor):
-        def visit_Import(self, node: cst.Import) -> bool:
-            return False
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-            return False
-
-        def visit_Attribute(self, node: cst.Attribute) -> None:
-            names.add(cst.Module([]).code_for_node(node))
-
-        def visit_Name(self, node: cst.Name) -> None:
-            names.add(node.value)
-
-    module.visit(Names())
-    return names
+    return {
+        node.id if isinstance(node, ast.Name) else ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }

@@ -54,7 +54,7 @@ def port_file(program: Program, source: Source) -> Ported:
     wrapper = MetadataWrapper(cst.parse_module(text))
     rewriting = _Rewriting(program, source, layout.width_of(text))
     module = wrapper.visit(rewriting).visit(rewriting.names)
-    module = with_imports(module, wrapper.module, rewriting.names)
+    module = with_imports(module, source, rewriting.names)
     return Ported(source, module.code, rewriting.sites, tuple(rewriting.markers))
 
 
