@@ -570,3 +570,43 @@ def test_methods_that_keras_optimizers_lack_raise_errors_with_advice(
 def test_other_attributes_raise_the_usual_error(tmp_path):
     with pytest.raises(AttributeError, match="'SGD' object has no attribute"):
         train_once(by_method(lambda optimizer, _: optimizer.rate), tmp_path)
+
+
+@pytest.mark.parametrize("unconnected", ["none", "zero"])
+def test_gradient_by_a_variable_that_the_loss_does_not_use(tmp_path, unconnected):
+    def model_fn(features, labels, mode, params):
+        used = keras.Variable(np.float32(2.0), name="used")
+        # A value that the loss does not need, also behind a layer and in a loop.
+        unused = keras.Variable(np.ones((1, 1), "float32"), name="unused")
+        keras.ops.fori_loop(0, 2, lambda i, x: x @ unused, features)
+        loss = keras.ops.mean(features * used)
+        variables = [used, unused]
+        gradients = kte.gradients(loss, variables, unconnected_gradients=unconnected)
+        gradients, _ = kte.clip_by_global_norm(gradients, 0.5)
+        pairs = zip(gradients, variables, strict=True)
+        optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+        train_op = kte.apply_gradients(optimizer, pairs)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = kte.TPUEstimator(
+        model_fn, str(tmp_path), kte.RunConfig(), train_batch_size=8, use_tpu=True
+    )
+    estimator.train(lambda params: np.ones((8, 1), "float32"), steps=1)
+    assert estimator.get_variable_value("used") < 2.0
+    # Weight decay multiplies by 1 - 0.1 * 0.5.
+    expected = {"none": 1.0, "zero": 0.95}[unconnected]
+    np.testing.assert_allclose(estimator.get_variable_value("unused"), [[expected]])
+    slots = [name for name in estimator.get_variable_names() if "unused_" in name]
+    assert bool(slots) == (unconnected == "zero")
+
+
+def test_unconnected_gradients_are_validated(tmp_path):
+    def model_fn(features, labels, mode, params):
+        kte.gradients(1.0, [], unconnected_gradients="None")
+
+    with pytest.raises(ValueError, match="must be 'none' or 'zero'. Received: 'None'"):
+        kte.TPUEstimator(
+            model_fn, str(tmp_path), kte.RunConfig(), train_batch_size=8
+        ).train(
+            lambda params: np.ones((8, 1), "float32"), steps=1
+        )

@@ -75,6 +75,10 @@ BODIES = {
         "return tf.concat(\n    [x, features],  # Both.\n    axis=1)",
         "return ops.concatenate(\n    [x, features],  # Both.\n    axis=1)",
     ),
+    "a receiver": (
+        "return tf.estimator.export.ServingInputReceiver(x, x)",
+        "return kte.export.ServingInputReceiver(x, x)",
+    ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
         "return layers.Dropout(params.rate)(x, training=True)",
@@ -140,6 +144,7 @@ MARKED = {
     "return tf.gradients(features, tf.square(features))": "jax.grad",
     "return tf.contrib.layers.layer_norm(features)": "all axes but the first",
     "return [v.name for v in params]": "path",
+    "return tf.saved_model.signature_constants.PREDICT_INPUTS": "kte.export",
     "if tf.Session():\n        return 1": "no counterpart",
 }
 

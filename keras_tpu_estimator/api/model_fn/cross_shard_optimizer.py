@@ -183,7 +183,7 @@ class CrossShardOptimizer:
         variables = _variables("compute_gradients", var_list)
         if self.reduction == "mean":
             loss = loss / self._reduced_together()
-        shares = gradients(loss, variables, self.reduction)
+        shares = gradients(loss, variables, self.reduction, "zero")
         return list(zip(shares, variables, strict=True))
 
     def apply_gradients(

@@ -6,6 +6,7 @@ variables that it reads become arguments, and those that it assigns become resul
 
 import contextlib
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -109,6 +110,16 @@ class Captured:
         """Paths of the assigned variables."""
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def behind_result(self) -> tuple[frozenset[str], list[bool]]:
+        """Returns the variables on which the result depends, and for each leaf of the
+        arguments whether it does.
+        """
+        numbers = range(self._outputs.num_leaves)
+        result, _ = jax.tree.unflatten(self._outputs, numbers)
+        used = jaxprs.used_arguments(self._pure, jax.tree.leaves(result))
+        paths = itertools.compress(self.paths, used)
+        return frozenset(paths), used[len(self.paths) :]
 
     @property
     def callbacks(self) -> list[str]:

@@ -5,7 +5,7 @@ trace; the program differentiates the trace so far, and traces again with the an
 """
 
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import jax
 import keras
@@ -29,10 +29,17 @@ class GradientRequest(BaseException):  # noqa: N818 - users never see it
 
 
 class GradientAnswers:
-    """The requested gradients so far, returned in the order of requests."""
+    """The requested gradients so far, returned in the order of requests.
 
-    def __init__(self, answers: Sequence[Mapping[str, jax.Array]]):
-        self._answers = iter(answers)
+    For each of them, `connected` has the paths of variables on which its loss depends.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[Mapping[str, jax.Array]],
+        connected: Sequence[Collection[str]],
+    ):
+        self._answers = zip(answers, connected, strict=True)
 
     def __enter__(self) -> "GradientAnswers":
         self._token = _answers.set(self)
@@ -43,10 +50,12 @@ class GradientAnswers:
 
     def next(
         self, loss: jax.Array, paths: tuple[str, ...], reduction: str
-    ) -> list[jax.Array]:
-        """Returns the answer to the next request, or ends the trace without one."""
-        for answer in self._answers:
-            return [answer[path] for path in paths]
+    ) -> list[tuple[jax.Array, bool]]:
+        """Returns the gradients of the next request, and whether the loss depends on
+        the variables, or ends the trace without an answer.
+        """
+        for answer, connected in self._answers:
+            return [(answer[path], path in connected) for path in paths]
         raise GradientRequest(loss, paths, reduction)
 
 
@@ -59,7 +68,8 @@ def gradients(
     loss: TensorLike,
     var_list: Sequence[keras.Variable] | keras.Variable,
     reduction: str = "mean",
-) -> list[jax.Array]:
+    unconnected_gradients: str = "none",
+) -> list[jax.Array | None]:
     """Returns the gradients of a loss by variables, as tensors, in a `model_fn`.
 
     The counterpart of `tf.gradients` for variables: the gradient of this core, not
@@ -73,15 +83,22 @@ def gradients(
         reduction: The combination of the gradients of micro-batches with
             `RunConfig(micro_batches=...)`: "mean" (the default) for a loss that is a
             mean over examples, or "sum" for a sum.
+        unconnected_gradients: The gradient by a variable on which the loss does not
+            depend: "none" (the default), with which optimizers leave the variable
+            as it is, or "zero", with which they apply weight decay and momentum.
 
     Returns:
-        A list with one tensor for each variable, zeros where the loss does not
-        depend on it.
+        A list with one tensor, or `None`, for each variable.
 
     Raises:
         ValueError: The call is outside a `model_fn` in training, `loss` is not a
-            scalar, or `reduction` is invalid.
+            scalar, or `reduction` or `unconnected_gradients` is invalid.
     """
+    if unconnected_gradients not in ("none", "zero"):
+        raise ValueError(
+            "`unconnected_gradients` must be 'none' or 'zero'. Received: "
+            f"{unconnected_gradients!r}. Pass one of them."
+        )
     if reduction not in ("mean", "sum"):
         raise ValueError(
             f"`reduction` must be 'mean' or 'sum'. Received: reduction={reduction!r}. "
@@ -99,7 +116,11 @@ def gradients(
             "'train'. Received: a call in another mode. Put it under `if mode == "
             "ModeKeys.TRAIN:`."
         ) from None
-    return answers.next(scalar(loss), paths, reduction)
+    returns_all = unconnected_gradients == "zero"
+    return [
+        gradient if is_connected or returns_all else None
+        for gradient, is_connected in answers.next(scalar(loss), paths, reduction)
+    ]
 
 
 def scalar(loss: TensorLike) -> jax.Array:

@@ -194,11 +194,12 @@ def trace_for_gradients(
     partial: list[_Partial] = []
     answers: list[ArraysByPath] = []
     requested: list[GradientRequest] = []
+    connected: list[frozenset[str]] = []
     sizes = call.example.cores.axis_sizes
 
     def run(features: Features, labels: Labels, answers: list[ArraysByPath]) -> PyTree:
         try:
-            with GradientAnswers(answers):
+            with GradientAnswers(answers, connected):
                 outputs = call(features, labels)
         except GradientRequest as request:
             requested.append(request)
@@ -208,6 +209,8 @@ def trace_for_gradients(
     while True:
         requested.clear()
         captured = capture_over(store, run, *args, answers, axis_sizes=sizes)
+        if requested:
+            connected.append(_paths_behind(captured, answers, connected))
         shards = call.example.cores.shards(captured.objects)
         if not requested:
             shards = _summed_as_asked(shards, call)
@@ -225,6 +228,21 @@ def trace_for_gradients(
                 for path in paths
             },
         ]
+
+
+def _paths_behind(
+    captured: Captured,
+    answers: Sequence[ArraysByPath],
+    connected: Sequence[frozenset[str]],
+) -> frozenset[str]:
+    """Returns the variables on which a loss depends, also through earlier gradients."""
+    paths, used = captured.behind_result()
+    for answer, behind in zip(reversed(answers), reversed(connected), strict=True):
+        of_answer = used[len(used) - len(answer) :]
+        used = used[: len(used) - len(answer)]
+        if any(of_answer):
+            paths |= behind
+    return paths
 
 
 def _summed_as_asked(

@@ -218,7 +218,8 @@ class TrainingComparison:
         return (
             f"The old program has it as `{pair.old}`. {times}Compare the optimizer's "
             "decay rates, its initial values, and the gradients that it receives "
-            "(clipping, weight decay)."
+            "(clipping, weight decay). If lookups repeat ids, `tf.clip_by_global_norm` "
+            "counts each row, and the new program sums rows first."
         )
 
     def _of_variable(self, one: Compared) -> str:
