@@ -161,6 +161,18 @@ def test_untraceable_code_is_reported(code, program) -> None:
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "import runpy; runpy.run_path('train.py', run_name='__main__')",
+        "from runpy import run_module; run_module('train')",
+    ],
+)
+def test_launched_scripts_are_reported(code, program) -> None:
+    report = program(code)
+    assert [each.what for each in report.unfollowed] == [code.partition("; ")[2]]
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "random.set_seed",

@@ -287,6 +287,28 @@ def test_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
 
 
+@pytest.mark.parametrize(
+    ("run", "result"),
+    [
+        ("run_path('inner.py', {'x': 1}, '__main__')", "__main__ 1 True\n"),
+        (
+            "run_path(path_name='inner.py', init_globals={'x': 2})",
+            "<run_path> 2 True\n",
+        ),
+        ("run_module('inner', {'x': 3}, alter_sys=True)", "inner 3 True\n"),
+    ],
+)
+def test_launcher_runs_a_script(run, result, tmp_path, monkeypatch, capsys):
+    (tmp_path / "inner.py").write_text(
+        "import tensorflow as tf\nprint(__name__, x, hasattr(tf, 'app'))\n"
+    )
+    (tmp_path / "launcher.py").write_text(f"import runpy\nnames = runpy.{run}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
+    command.run("launcher.py")
+    assert capsys.readouterr().out == result
+
+
 def test_variables_of_sessions_are_those_of_2018(tmp_path, monkeypatch, capsys):
     script = tmp_path / "program.py"
     script.write_text(

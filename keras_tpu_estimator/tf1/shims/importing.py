@@ -10,11 +10,13 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import pathlib
+import runpy
 import sys
 import types
 import unittest
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -91,12 +93,34 @@ def _patch(target: str, *args: Any, **kwargs: Any) -> Any:
     return patcher
 
 
+def _run_as_tf1(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Returns a function of `runpy` that runs a script with TensorFlow 1."""
+
+    signature = inspect.signature(run)
+
+    @functools.wraps(run)
+    def run_script(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        call = signature.bind(*args, **kwargs)
+        names = call.arguments.get("init_globals") or {}
+        call.arguments["init_globals"] = {"__builtins__": BUILTINS, **names}
+        return run(*call.args, **call.kwargs)
+
+    return run_script
+
+
 # `mock.patch` has attributes, such as `mock.patch.object`.
 vars(_patch).update(vars(mock.patch))
 _MOCK = OldModule(mock, {"patch": _patch})
 _MODULES: dict[str, types.ModuleType] = {
     "importlib": OldModule(
         importlib, {"import_module": _import_module, "reload": _reload}
+    ),
+    "runpy": OldModule(
+        runpy,
+        {
+            name: _run_as_tf1(getattr(runpy, name))
+            for name in ("run_module", "run_path")
+        },
     ),
     "unittest": OldModule(unittest, {"mock": _MOCK}),
     "unittest.mock": _MOCK,

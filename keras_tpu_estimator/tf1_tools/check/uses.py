@@ -20,6 +20,9 @@ _GUARDS = (
     "NameError",
 )
 
+# Functions of Python that run the file or module of their argument.
+_LAUNCHES = ("runpy.run_module", "runpy.run_path")
+
 
 @dataclasses.dataclass(frozen=True)
 class Use:
@@ -66,7 +69,7 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
                 yield Unfollowed(path, line, ast.unparse(node))
             else:
                 yield Use(_cut(name), path, line, node, scope, node in guarded)
-        if _is_getattr(scope, node):
+        if _is_getattr(scope, node) or _is_launch(scope, node):
             yield Unfollowed(path, line, ast.unparse(node))
 
 
@@ -126,6 +129,11 @@ def _guarded(node: ast.AST, errors: tuple[str, ...]) -> Iterator[ast.AST]:
 
 def _asks_version(test: str) -> bool:
     return any(part in test.lower() for part in ("version", "py2", "py3"))
+
+
+def _is_launch(scope: Scope, node: ast.AST) -> bool:
+    """Returns whether a call runs another script in this process."""
+    return isinstance(node, ast.Call) and scope.meaning(node.func) in _LAUNCHES
 
 
 def _is_getattr(scope: Scope, node: ast.AST) -> bool:
