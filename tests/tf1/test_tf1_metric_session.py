@@ -200,3 +200,39 @@ def test_initializers_in_branches_run_first(as_ops, tmp_path):
     result = estimator(model_fn, tmp_path).evaluate(fed([x[:2], x[2:]]))
     # The sum and size of the last batch, as in TensorFlow 1.15.
     assert result["total"] == x[2:].sum() + 4
+
+
+def counted(features, kind, local):
+    """A metric that counts in a variable, and its value in several forms."""
+    collections = [tf.GraphKeys.LOCAL_VARIABLES] if local else None
+    zeros = tf.zeros_initializer()
+    count = tf.get_variable(
+        "count", [], tf.int64, zeros, trainable=False, collections=collections
+    )
+    update = tf.assign_add(count, tf.cast(tf.reduce_sum(features), tf.int64))
+    return {
+        "variable": lambda: (count, update),
+        "computed": lambda: ((count * 2, tf.constant(1)), tf.group(update)),
+        "read before": lambda: (count.value(), update),
+    }[kind]()
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("kind", ["variable", "computed", "read before"])
+def test_values_are_read_after_the_updates(kind, local, tmp_path):
+    """TensorFlow 1.15.5 has these results."""
+
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_mean(features * tf.get_variable("w", []))
+        ops = {"a": counted(features, kind, local)}
+        step = tf.assign_add(tf.train.get_global_step(), 1)
+        return kte.tf1.EstimatorSpec(
+            mode, loss=loss, train_op=step, eval_metric_ops=ops
+        )
+
+    made = estimator(model_fn, tmp_path, use_tpu=False)
+    batches = np.arange(16, dtype="float32").reshape(4, 4)
+    made.train(fed([*batches]), steps=1)
+    for _ in range(2):
+        result = made.evaluate(fed([*batches]), steps=4)["a"]
+        assert result == ((240, 1) if kind == "computed" else 120)

@@ -19,6 +19,7 @@ from keras_tpu_estimator.tf1.host.host_graph import (
     dtypes_of,
     shapes_of,
 )
+from keras_tpu_estimator.tf1.host.metric_values import read_after_updates
 from keras_tpu_estimator.tf1.host.ordering import assign_constants_first
 
 # The number of evaluations at a time whose variables are kept.
@@ -171,7 +172,8 @@ class GraphMetrics(Metrics):
             # The position of the graph that belongs to batches of this size.
             number = tf.constant([len(self._graphs)], tf.int32)
             copies = jax.tree.map(
-                lambda t: tf.identity(t) if tf.is_tensor(t) else t, dict(pairs)
+                lambda t: tf.identity(t) if tf.is_tensor(t) else t,
+                read_after_updates(graph, pairs),
             )
             local = {v.op.name: v for v in v1.local_variables()}
         fetches = jax.tree.leaves(copies)
