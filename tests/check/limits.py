@@ -387,6 +387,14 @@ PROGRAMS = {
         "tf.contrib.distribute.OneDeviceStrategy('device:CPU:0'))",
     ),
     "TF-GAN's estimator": host("missing", "tf.contrib.gan.estimator.GANEstimator('a')"),
+    "a sum over a shorter last batch": Code(
+        "runs",
+        "tf.losses.add_loss(tf.reduce_sum(y))",
+        data="data = data.take(3).unbatch().batch(2)",
+    ),
+    "a launcher of another script": host(
+        "runs", "import runpy\nrunpy.run_path('inner.py', run_name='__main__')"
+    ),
     "cells that wrap other cells": Code(
         "runs",
         "cell = tf.contrib.rnn.AttentionCellWrapper(tf.contrib.rnn.GRUCell(3), 2)\n"
