@@ -244,8 +244,8 @@ def _observed(
 def _of_batches(additions: StepAdditions) -> StepAdditions:
     """Returns additions with which `evaluate` returns the mean over batches.
 
-    Programs of TensorFlow 1 return that. Without this, a port would differ from them
-    if the last batch is shorter.
+    Old programs return that. Without this, a port would differ from its old program if
+    the last batch is shorter.
     """
     of_batches = copy.copy(additions)
     vars(of_batches)["weighs_examples"] = False
