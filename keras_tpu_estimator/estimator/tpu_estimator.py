@@ -35,7 +35,7 @@ from keras_tpu_estimator.estimator.exporting_estimator import (
 from keras_tpu_estimator.estimator.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
-from keras_tpu_estimator.runs import call_receiver
+from keras_tpu_estimator.runs import call_receiver, run_ledger
 from keras_tpu_estimator.runs.agreed_steps import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
@@ -263,23 +263,24 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             return self
         if config.fast_dev_run:
             steps, max_steps = 1, None
-        if max_steps is not None and not self._context.hosts.are_several:
-            latest = self._context.latest_checkpoint()
-            if self._context.is_done(latest, max_steps):
-                return self
-        user_hooks = validate_hooks(hooks)
-        self._context.mode_devices.check(ModeKeys.TRAIN)
-        if use_tpu:
-            checks.check_some_steps(steps, max_steps)
-        Training(
-            self._context,
-            input_fn,
-            user_hooks,
-            validate_listeners(saving_listeners),
-            steps,
-            max_steps,
-            self._evaluator(validation, validation_steps),
-        ).run()
+        with run_ledger.training(self._context.model_dir):
+            if max_steps is not None and not self._context.hosts.are_several:
+                latest = self._context.latest_checkpoint()
+                if self._context.is_done(latest, max_steps):
+                    return self
+            user_hooks = validate_hooks(hooks)
+            self._context.mode_devices.check(ModeKeys.TRAIN)
+            if use_tpu:
+                checks.check_some_steps(steps, max_steps)
+            Training(
+                self._context,
+                input_fn,
+                user_hooks,
+                validate_listeners(saving_listeners),
+                steps,
+                max_steps,
+                self._evaluator(validation, validation_steps),
+            ).run()
         return self
 
     @UserFrames()

@@ -38,6 +38,8 @@ class FrontEnd(abc.ABC):
         why_no_tables: The reason why it does not support
             `embedding_config_spec`, and the alternative; `None` if it does.
         keras_model: The only Keras model that `model_fn` calls, or `None`.
+        has_original_summaries: Whether event files have only summaries of the
+            original, so that they can be compared.
     """
 
     checkpoint_format: str = formats.HDF5
@@ -46,6 +48,7 @@ class FrontEnd(abc.ABC):
         "Received one with another front end. Omit `embedding_config_spec`."
     )
     keras_model: OfKerasModel | None = None
+    has_original_summaries: bool = False
 
     @abc.abstractmethod
     def make_program(

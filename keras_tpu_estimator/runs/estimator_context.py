@@ -18,7 +18,7 @@ from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.progress import shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.spec import Spec
-from keras_tpu_estimator.base.common import registry
+from keras_tpu_estimator.base.common import ledger, registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
 from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
@@ -141,7 +141,7 @@ class EstimatorContext:
         directory = self.config.compilation_cache_dir
         if directory is not None:
             compilation_cache.use(os.fsdecode(directory))
-        compilation_cache.advise_after_slow_compiling()
+        compilation_cache.follow_compiling()
         call = BoundModelFn(
             self.model_fn,
             self.params,
@@ -228,7 +228,7 @@ class EstimatorContext:
 
     def latest_checkpoint(self) -> str | None:
         """Returns the prefix of the latest complete checkpoint, or `None`."""
-        with self.hosts.busy(_READS):
+        with ledger.restoring, self.hosts.busy(_READS):
             latest = latest_checkpoints.latest_intact(self.model_dir)
             if latest is None:
                 check_listed(self.model_dir)
@@ -241,7 +241,7 @@ class EstimatorContext:
 
         def is_intact(prefix: str) -> bool:
             index, count = self.hosts.index, self.hosts.count
-            with self.hosts.busy(_READS):
+            with ledger.restoring, self.hosts.busy(_READS):
                 is_intact_here = formats.is_intact(prefix, index, count)
             facts_here = {
                 "checkpoint": os.path.basename(prefix),
@@ -295,7 +295,7 @@ class EstimatorContext:
     def reading(self, values: contextlib.AbstractContextManager[T]) -> Iterator[T]:
         """Enters a context that reads a checkpoint, while other hosts wait."""
         with contextlib.ExitStack() as block:
-            with self.hosts.busy(_READS):
+            with ledger.restoring, self.hosts.busy(_READS):
                 read = block.enter_context(values)
             yield read
 

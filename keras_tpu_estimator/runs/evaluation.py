@@ -41,6 +41,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import EvaluationState, hooks_around
 from keras_tpu_estimator.runs.outfeed import LastOfAll, Outfeed, call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan, SizesBetween
+from keras_tpu_estimator.runs.run_ledger import evaluating
 from keras_tpu_estimator.runs.staging import (
     StagedInput,
     StagedStack,
@@ -87,7 +88,8 @@ class Evaluation:
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, writes the result, and returns the metrics by name."""
-        return self.context.reading_again(lambda: self._run(open_values))
+        with evaluating(self.context.model_dir):
+            return self.context.reading_again(lambda: self._run(open_values))
 
     def _run(self, open_values: OpenValues) -> dict[str, Any]:
         context = self.context

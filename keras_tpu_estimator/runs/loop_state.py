@@ -16,6 +16,7 @@ from keras_tpu_estimator.api.hooks.loop_results import LoopResults
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
+from keras_tpu_estimator.base.common.ledger import stepping
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.tracing.variable_classes import own_rows
 from keras_tpu_estimator.engine.device.run_state import RunState, StepValues
@@ -113,7 +114,8 @@ class LoopState:
 
     def wait(self) -> None:
         """Waits until the devices complete the last part, and checks it."""
-        jax.block_until_ready(self._newest_losses.rows)
+        with stepping:
+            jax.block_until_ready(self._newest_losses.rows)
         self.note_if_complete()
         if self._checks:
             self.additions.check(self._checks)

@@ -16,7 +16,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
+from keras_tpu_estimator.base.common.ledger import restoring
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.parsing import parsing
@@ -59,6 +61,7 @@ def write_states(saved: SaveFiles, states: Packed, hosts: Hosts = _ALONE) -> Non
     )
 
 
+@restoring
 def read_states(prefix: str, hosts: Hosts = _ALONE) -> list[SavedState] | None:
     """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt.
 
@@ -80,6 +83,16 @@ def read_states(prefix: str, hosts: Hosts = _ALONE) -> list[SavedState] | None:
         )
     of_first = (path for path in written if re.search(_OF_FIRST, path))
     return _read(next(of_first, written[0]))
+
+
+def states_of(hooks: HookList, hosts: Hosts, checkpoint: str | None) -> HookStates:
+    """Returns the states of all hooks, with those of a checkpoint."""
+    return HookStates(
+        hooks.hooks,
+        None if checkpoint is None else read_states(checkpoint, hosts),
+        has_checkpoint=checkpoint is not None,
+        warns=hosts.is_chief,
+    )
 
 
 def _read(path: str) -> list[SavedState] | None:

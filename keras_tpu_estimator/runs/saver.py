@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from keras_tpu_estimator.api.hooks.stopping import NanLossDuringTrainingError
+from keras_tpu_estimator.base.common import ledger
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
@@ -224,6 +225,7 @@ class Saver:
             return None
         return last.step
 
+    @ledger.saving
     def save(
         self, directory: PathLike, basename: str, retention: Retention | None = None
     ) -> None:
@@ -239,6 +241,7 @@ class Saver:
         version, has_run = values.version, values.runs > 0
         # Steps with errors are not saved.
         self._loop_state.wait()
+        ledger.note_save()
         if has_run and np.isnan(self._loop_state.results.loss):
             return
         path = os.path.join(os.fsdecode(directory), basename)
@@ -257,9 +260,10 @@ class Saver:
                         version, Source.from_checkpoint(begun.files.prefix)
                     )
 
-        self._writer.start(directory, complete)
+        self._writer.start(directory, ledger.in_background(complete))
         self._writing = {key: version}
 
+    @ledger.saving
     def wait(self) -> None:
         """Waits until the last checkpoint is written, and raises its error."""
         writing, self._writing = self._writing, {}

@@ -18,7 +18,6 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.api.hooks.hook_list import HookList
-from keras_tpu_estimator.api.hooks.hook_states import HookStates
 from keras_tpu_estimator.api.hooks.loop_results import TrainingResults
 from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
@@ -53,8 +52,9 @@ from keras_tpu_estimator.runs.outfeed import (
     call_for_steps,
 )
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
-from keras_tpu_estimator.runs.position_saver import PositionSaver, read_states
+from keras_tpu_estimator.runs.position_saver import PositionSaver, states_of
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
+from keras_tpu_estimator.runs.run_ledger import recording, write_times
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
     StagedInput,
@@ -124,9 +124,12 @@ class Training:
                 is_open=counting.is_open,
                 speed=context.loop_speed,
             )
-            with self._input(plan, steps, checkpoint, preemption, counting) as (
-                infeed,
-                positions,
+            with (
+                recording(context, checkpoint),
+                self._input(plan, steps, checkpoint, preemption, counting) as (
+                    infeed,
+                    positions,
+                ),
             ):
                 first = next(infeed, None)
                 if first is None:
@@ -246,7 +249,9 @@ class Training:
                     step.additions.saved_objects,
                 ) as saver,
             ):
-                TrainingLoop(self, call, step, state, saver).run(first, hooks)
+                loop = TrainingLoop(self, call, step, state, saver)
+                loop.run(first, hooks)
+            loop.write_times()
         _logger.info("Loss for final step: %.6g.", state.results.last_loss)
 
 
@@ -280,6 +285,7 @@ class TrainingLoop:
         self._metrics = TrainingMetrics(
             self._runtime.program.host_metrics(step, REPORT_NAMES), self._outfeed
         )
+        self._report = TrainingReport(self._infeed, self._metrics)
         self._writer = context.metric_writer()
         self._summaries = EveryFewSteps(self._writer, context.config.save_summary_steps)
         self._session = TrainingSession(
@@ -308,6 +314,11 @@ class TrainingLoop:
         # This also compares the last assigned values.
         exchange.barrier("the end of train")
 
+    def write_times(self) -> None:
+        """Writes the times of the run, after the last checkpoint."""
+        if self._report.is_written(self._context):
+            write_times(self._context, self._writer, self._state)
+
     def _all_hooks(self, hooks: tuple[Hook, ...]) -> HookList:
         """Returns all hooks of this call, with their session."""
         context = self._context
@@ -319,7 +330,7 @@ class TrainingLoop:
             self._training.listeners,
             hooks,
             self._step,
-            TrainingReport(self._infeed, self._metrics).hook(context, self._writer),
+            self._report.hook(context, self._writer),
             self._writer,
         )
         if self._training.evaluator.validation is not None:
@@ -334,7 +345,7 @@ class TrainingLoop:
         values, start = self._state.values, self._state.values.step
         ends = hook_list.run_ends(start, self._context.steps_between_hooks)
         self._plan.end_at(end - start for end in ends)
-        states = self._hook_states(hook_list)
+        states = states_of(hook_list, self._context.hosts, self._call.checkpoint)
         self._call.positions.states = states
         if self._context.config.save_summary_steps:
             self._writer.write_start(start + 1)
@@ -348,16 +359,6 @@ class TrainingLoop:
         )
         hook_list.after_create_session(states.resuming)
         return batch_runs
-
-    def _hook_states(self, hook_list: HookList) -> HookStates:
-        """Returns the states of all hooks, with those of the checkpoint."""
-        hosts, checkpoint = self._context.hosts, self._call.checkpoint
-        return HookStates(
-            hook_list.hooks,
-            None if checkpoint is None else read_states(checkpoint, hosts),
-            has_checkpoint=checkpoint is not None,
-            warns=hosts.is_chief,
-        )
 
     def _run_loops(self, hook_list: HookList, batch_runs: BatchRuns) -> None:
         """Runs the loops with their hooks, until the input, the plan or a hook ends."""

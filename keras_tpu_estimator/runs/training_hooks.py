@@ -34,6 +34,7 @@ from keras_tpu_estimator.api.hooks.summary_saver import (
 )
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook
+from keras_tpu_estimator.base.common.ledger import stepping
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
@@ -178,6 +179,7 @@ REPORT_NAMES = OwnNames(
         "learning_rate",
         "learning_rate/*",
         "input_wait",
+        "time/*",
         "global_step/sec",
         "examples/sec",
     ),
@@ -207,6 +209,11 @@ class TrainingReport:
         self._metrics.reset()
         return numbers
 
+    def is_written(self, context: EstimatorContext) -> bool:
+        """Returns whether metric writers receive the numbers."""
+        config, is_chief = context.config, context.hosts.is_chief
+        return bool(context.log_every and config.save_summary_steps and is_chief)
+
     def hook(
         self, context: EstimatorContext, writer: SeveralWriters
     ) -> TrainingLogHook | None:
@@ -215,11 +222,10 @@ class TrainingReport:
             return None
         loops = context.iterations
         secs = loops.value if loops and loops.unit == "seconds" else None
-        is_writing = context.config.save_summary_steps and context.hosts.is_chief
         return TrainingLogHook(
             batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            writer=writer if is_writing else None,
+            writer=writer if self.is_written(context) else None,
             is_brief=notebook.is_here(),
             every_n_steps=context.log_every if secs is None else None,
             every_n_secs=secs,
@@ -308,6 +314,11 @@ class TrainingSession(Session):
         self.due_anywhere: frozenset[str] = frozenset()
         self._validated: dict[Version, dict[str, Any]] = {}
         self.batch_runs: BatchRuns | None = None
+
+    @stepping
+    def run(self, fetches: Any) -> Any:
+        """Returns the values of names, for which it waits for the devices."""
+        return super().run(fetches)
 
     @property
     def is_interrupted(self) -> bool:

@@ -159,6 +159,7 @@ class TF1FrontEnd(FrontEnd):
     """The front end of TF1 graphs."""
 
     checkpoint_format = formats.TENSORFLOW
+    has_original_summaries = True
     why_no_tables = (
         "With `embedding_config_spec`, `model_fn` must be written with Keras or "
         "JAX. Received one that builds TensorFlow 1 graphs. Make its "

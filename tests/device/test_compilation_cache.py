@@ -101,7 +101,7 @@ def test_directory_must_be_a_path(value):
 
 def test_slow_compilation_logs_advice_once(caplog):
     for _ in range(2):
-        compilation_cache.advise_after_slow_compiling()
+        compilation_cache.follow_compiling()
     for secs in (9.0, 23.4, 25.0):
         jax.monitoring.record_event_duration_secs(COMPILED, secs)
     (message,) = caplog.messages
@@ -110,7 +110,7 @@ def test_slow_compilation_logs_advice_once(caplog):
 
 
 def test_a_cache_needs_no_advice(caplog, tmp_path):
-    compilation_cache.advise_after_slow_compiling()
+    compilation_cache.follow_compiling()
     jax.config.update(NAME, str(tmp_path))
     jax.monitoring.record_event_duration_secs(COMPILED, 60.0)
     jax.config.update(NAME, None)

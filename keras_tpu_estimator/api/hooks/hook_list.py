@@ -23,6 +23,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
 )
 from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.field_checks import tuple_of
+from keras_tpu_estimator.base.common.ledger import calling_hooks
 from keras_tpu_estimator.base.common.shown import shown
 
 # The methods around each run.
@@ -117,6 +118,7 @@ class HookList:
         due_steps = [_due_steps(hook, start) for hook in self.hooks]
         return [EveryRun(start) if steps is None else steps for steps in due_steps]
 
+    @calling_hooks
     def begin(self) -> None:
         """Calls every hook's `begin`."""
         for _, hook in self._overriding("open"):
@@ -129,6 +131,7 @@ class HookList:
         """Whether a hook may run train operations itself, after `begin`."""
         return any(hook.may_train for hook in self.loop_hooks)
 
+    @calling_hooks
     def after_create_session(self, resuming: Resuming = _no_context) -> None:
         """Calls every hook's `after_create_session` in the context that `resuming`
         returns for the hook.
@@ -141,10 +144,11 @@ class HookList:
         """Calls every hook's `before_run`; returns the run."""
         context = SessionRunContext(self.session)
         requests = {}
-        for index, hook in self._before_runs:
-            args = hook.before_run(context)
-            if args is not None and args.fetches is not None:
-                requests[index] = args.fetches
+        with calling_hooks:
+            for index, hook in self._before_runs:
+                args = hook.before_run(context)
+                if args is not None and args.fetches is not None:
+                    requests[index] = args.fetches
         return HookedRun(self, context, requests)
 
     def ran(self) -> None:
@@ -155,9 +159,11 @@ class HookList:
         """Reports the completion of a run to `LoopHook`s, once."""
         if self._is_run_unreported:
             self._is_run_unreported = False
-            for _, hook in self._completing:
-                hook.run_completed(self.session)
+            with calling_hooks:
+                for _, hook in self._completing:
+                    hook.run_completed(self.session)
 
+    @calling_hooks
     def end(self) -> None:
         """Calls every hook's `end`."""
         for _, hook in sorted(self._overriding("close"), key=_saves_first):
@@ -199,8 +205,9 @@ class HookedRun:
 
     def start(self) -> None:
         """Reports to `LoopHook`s that the run takes place."""
-        for _, hook in self._list.starting:
-            hook.start_run()
+        with calling_hooks:
+            for _, hook in self._list.starting:
+                hook.start_run()
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; returns whether one asked to stop."""
@@ -210,8 +217,9 @@ class HookedRun:
             index: SessionRunValues(self._list.session.run(names))
             for index, names in self._requests.items()
         }
-        for index, hook in self._list.after_runs:
-            hook.after_run(self.context, values.get(index, _NO_VALUES))
+        with calling_hooks:
+            for index, hook in self._list.after_runs:
+                hook.after_run(self.context, values.get(index, _NO_VALUES))
         self._list.ran()
         return self.context.stop_requested
 

@@ -11,12 +11,15 @@ import threading
 
 import jax
 
+from keras_tpu_estimator.base.common import ledger
 from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.base.storage.paths import is_url
 
 _NAME = "jax_compilation_cache_dir"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_TRACED = "/jax/core/compile/jaxpr_trace_duration"
 # A shorter compilation needs no advice.
 _LONG_SECS = 10
 
@@ -47,14 +50,14 @@ def use(directory: str) -> None:
     _logger.info("Compiled programs are cached in %s.", directory)
 
 
-def advise_after_slow_compiling() -> None:
-    """Logs a hint about the cache once, after a slow compilation without one."""
+def follow_compiling() -> None:
+    """Charges the time of compiling, and logs a hint once if it is long."""
     global _is_listening
     with _lock:
         if _is_listening:
             return
         _is_listening = True
-    jax.monitoring.register_event_duration_secs_listener(_advise)
+    jax.monitoring.register_event_duration_secs_listener(_follow)
 
 
 _lock = threading.Lock()
@@ -62,10 +65,17 @@ _is_listening = False
 _has_advised = False
 
 
-def _advise(event: str, duration_secs: float, **details: object) -> None:
+def _follow(event: str, duration_secs: float, **details: object) -> None:
+    """Charges a part of a compilation that JAX reports when it ends."""
+    del details
+    if event in (_TRACED, _LOWERED, _COMPILED):
+        ledger.note_compiling(duration_secs, compiles_next=event == _LOWERED)
+    _advise(event, duration_secs)
+
+
+def _advise(event: str, duration_secs: float) -> None:
     """Logs the hint when JAX reports a slow compilation."""
     global _has_advised
-    del details
     if event != _COMPILED or duration_secs <= _LONG_SECS or _has_advised:
         return
     if jax.config.values[_NAME]:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.ledger import stepping
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.common.waiting import Waiting, announce
@@ -216,7 +217,7 @@ class DeviceLoop:
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, unassigned = step.split(values)
-        with self._waiting:
+        with stepping, self._waiting:
             changed, counted, losses, stacked, newest = run(
                 assigned,
                 unassigned,

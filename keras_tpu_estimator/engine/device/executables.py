@@ -21,6 +21,7 @@ from typing import Any, Self
 import jax
 from jax.experimental import serialize_executable
 
+from keras_tpu_estimator.base.common.ledger import compiling
 from keras_tpu_estimator.base.common.shown import shortened
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.storage import shared_files, trusted
@@ -318,7 +319,8 @@ class StoredLoop:
         sizes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         key = step, fetch, structure, sizes
         if key not in self._loaded:
-            self._loaded[key] = self._executable(args[-1], step, fetch)
+            with compiling:
+                self._loaded[key] = self._executable(args[-1], step, fetch)
         return self._loaded[key](*args)
 
     def trace(self, *args: PyTree, **static: Any) -> jax.stages.Traced:

@@ -18,6 +18,7 @@ from keras_tpu_estimator.api.model_fn.scaffold import (
     Scaffold,
     without_tensors,
 )
+from keras_tpu_estimator.base.common import ledger
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.tracing.variable_classes import own_rows
@@ -289,6 +290,7 @@ def _on_devices(stored: Described) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(dtype) if is_wide else dtype
 
 
+@ledger.restoring
 def check_fits(
     store: VariableStore,
     checkpoint: str,

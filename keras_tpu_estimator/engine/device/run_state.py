@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
+from keras_tpu_estimator.base.common.ledger import note_step, stepping
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.tracing import jaxprs
@@ -155,6 +156,8 @@ class RunState(Mapping[str, jax.Array]):
         # is not saved, rather than a saved version with other values.
         self._version = Version(step, old.runs + runs, old.edits)
         self._values.update(assigned)
+        if runs:
+            note_step(step)
 
     @contextlib.contextmanager
     def without_edits(self) -> Iterator[None]:
@@ -206,7 +209,8 @@ class StepValues:
         return len(self.steps)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        rows = np.asarray(self.rows)[self.steps.start : self.steps.stop]
+        with stepping:  # This waits for the devices.
+            rows = np.asarray(self.rows)[self.steps.start : self.steps.stop]
         if dtype is not None:
             rows = rows.astype(dtype, copy=False)
         return np.array(rows) if copy else rows

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Self
 
+from keras_tpu_estimator.base.common.ledger import compiling
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.common.waiting import Waiting
@@ -45,5 +46,5 @@ class Runtime:
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns the step for inputs like these, traced at the first call."""
-        with self.waiting:
+        with compiling, self.waiting:
             return self.program.prepare(mode, features, labels)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, Self, TypeVar
 
+from keras_tpu_estimator.base.common.ledger import waiting_for_input
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs import datasets
@@ -40,6 +41,7 @@ class Pipeline:
     allow a returned value. `is_kept` means that `position` will be called.
     """
 
+    @waiting_for_input
     def __init__(
         self,
         input_fn: InputFn,
@@ -85,6 +87,7 @@ class Pipeline:
         """Whether the input is a single batch of arrays."""
         return self._reader.is_single
 
+    @waiting_for_input
     def peek(self) -> Stack | None:
         """Returns the first steps if steps must be skipped, or else `None`."""
         with self._with_notes():
@@ -119,6 +122,7 @@ class Pipeline:
         steps += self._before
         return Position(steps, self._recipe, self._restore_points.newest(steps))
 
+    @waiting_for_input
     def close(self) -> None:
         """Closes the user's generators."""
         self._reader.close()
@@ -283,7 +287,7 @@ class Infeed(Generic[T]):
         return self._finish(self._next())
 
     def _next(self) -> T:
-        with self._changed:
+        with waiting_for_input, self._changed:
             since = time.monotonic()
             while not self._changed.wait_for(
                 lambda: self._ready or self._is_over, _POLL_SECS
@@ -349,7 +353,8 @@ class Infeed(Generic[T]):
             self._ready.clear()
             self._changed.notify_all()
         self._give_up()
-        self._thread.join(_PATIENCE_SECS)
+        with waiting_for_input:
+            self._thread.join(_PATIENCE_SECS)
         if self._thread.is_alive():
             datasets.leave(self._thread)
 

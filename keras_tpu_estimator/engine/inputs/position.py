@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.common.ledger import restoring
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.storage.parsing import parsing
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -208,6 +209,7 @@ def write_position(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) 
     )
 
 
+@restoring
 def read_position(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
     """Reads the position of a checkpoint, or returns `None`.
 

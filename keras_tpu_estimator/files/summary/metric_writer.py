@@ -95,6 +95,9 @@ class MetricWriter:
         """Writes the logged metrics of training, including the loss."""
         self.write_scalars(step, numbers)
 
+    # Whether programs may compare its files with those of the original.
+    has_events = False
+
     def write_loss(self, step: int, loss: float) -> None:
         """Writes the loss of a summary; logged metrics also contain it."""
 
@@ -191,6 +194,15 @@ class SeveralWriters:
         with self._lock:
             for writer in self._writers:
                 writer.write_report(step, numbers)
+
+    def write_times(
+        self, step: int, numbers: Mapping[str, float], omits_events: bool
+    ) -> None:
+        """Writes the times of runs, if requested not to event files."""
+        with self._lock:
+            for writer in self._writers:
+                if not (omits_events and writer.has_events):
+                    writer.write_report(step, numbers)
 
     def write_loss(self, step: int, loss: float) -> None:
         """Writes the loss at the step of a summary."""

@@ -171,6 +171,8 @@ class TensorBoard(MetricWriter):
     >>> config = kte.RunConfig(metric_writers=[events, "jsonl"])
     """
 
+    has_events = True
+
     def __init__(self, directory: PathLike = ""):
         self._directory = os.fsdecode(directory)
 
