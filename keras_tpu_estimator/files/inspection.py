@@ -13,7 +13,9 @@ from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import location, state_file
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.formats import registry as formats
+from keras_tpu_estimator.files.summary import run_times
 from keras_tpu_estimator.files.summary.event_file import read_scalars
+from keras_tpu_estimator.files.summary.run_times import TimeTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Directory:
     """The files that training has written into a directory.
 
     The newest checkpoint is the first, and has the variables. `results` are the last
-    scalars of the event files by folder, which is "" for training.
+    scalars of the event files by folder, which is "" for training. `times` is `None` if
+    no run has recorded its time.
     """
 
     path: str
@@ -49,6 +52,7 @@ class Directory:
     variables: Mapping[str, tuple[tuple[int, ...], np.dtype]]
     results: Mapping[str, Mapping[str, float]]
     is_complete: bool
+    times: TimeTable | None = None
 
     @classmethod
     def at(cls, path: str) -> Self:
@@ -59,6 +63,7 @@ class Directory:
         sizes = paths.sizes_in(directory or os.curdir)
         reader = loading.load_checkpoint(newest)
         dtypes = reader.get_variable_to_dtype_map()
+        runs = run_times.read(directory)
         return cls(
             directory,
             tuple(Checkpoint.at(prefix, sizes) for prefix in prefixes),
@@ -68,6 +73,7 @@ class Directory:
             },
             _results(directory, sizes),
             state_file.training_is_complete(directory),
+            TimeTable.from_runs(runs) if runs else None,
         )
 
     @property
@@ -183,12 +189,37 @@ def as_text(directory: Directory) -> str:
         rows = [
             (
                 folder or "training",
-                ", ".join(f"{name} = {value:.6g}" for name, value in last.items()),
+                ", ".join(
+                    f"{name} = {value:.6g}"
+                    for name, value in last.items()
+                    # A separate table has them.
+                    if not name.startswith(run_times.PREFIX)
+                ),
             )
             for folder, last in directory.results.items()
         ]
         parts.append(_table(("last results of", ""), rows))
+    if directory.times is not None:
+        parts += _times(directory.times)
     return "\n\n".join(parts)
+
+
+def _times(times: TimeTable) -> list[str]:
+    """Formats the times of all runs as a table and a sentence."""
+    rows = [
+        (name.replace("_", " "), f"{secs:.2f}", _share(secs, times.total))
+        for name, secs in (*times.seconds.items(), ("total", times.total))
+    ]
+    count = f"{times.runs} run{'' if times.runs == 1 else 's'}"
+    return [
+        _table(("time", "seconds", "share"), rows),
+        f"{count}, goodput {_share(times.goodput)}, {times.saving:.2f} s of saving in "
+        "the background",
+    ]
+
+
+def _share(part: float, total: float = 1.0) -> str:
+    return f"{part / total:.1%}" if total else "0.0%"
 
 
 def verdicts_as_text(verdicts: Iterable[Verdict]) -> str:

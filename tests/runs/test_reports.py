@@ -46,8 +46,10 @@ def reporting(model_fn, model_dir, use_tpu=False, every=4, **run_config):
 
 
 def lines(model_dir):
+    """The lines of `metrics.jsonl`, without those with the times of calls."""
     text = (model_dir / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    reports = [json.loads(line) for line in text.splitlines()]
+    return [report for report in reports if "time/steps" not in report]
 
 
 def events(model_dir, tag):

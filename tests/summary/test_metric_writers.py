@@ -107,7 +107,7 @@ def test_custom_writer(tmp_path, use_tpu):
     assert own.flushed
     # No other files are written.
     assert not list(tmp_path.glob("**/events.*"))
-    assert not list(tmp_path.glob("**/*.jsonl"))
+    assert not list(tmp_path.glob("**/metrics.jsonl"))
     # Copies of a configuration share the writer.
     assert estimator.config.metric_writers[0] is own
     assert copy.deepcopy(estimator).config.metric_writers[0] is own
@@ -123,7 +123,8 @@ def test_methods_of_clu_are_enough(tmp_path):
     writer = OfClu()
     run(tmp_path, [writer, "jsonl"])
     steps = [step for step, names in writer.scalars if "loss" in names]
-    assert steps == [4, 8]
+    assert steps == [4, 8, 8]
+    assert [step for step, names in writer.scalars if "time/steps" in names] == [8]
     assert (8, ["eval/loss"]) in writer.scalars
     assert (tmp_path / "metrics.jsonl").exists()
 
@@ -148,7 +149,7 @@ def test_given_directory_replaces_those_of_the_run(tmp_path):
     run_dir, own = tmp_path / "run", tmp_path / "own"
     writers = [summary.JsonLines(str(own)), summary.TensorBoard(own)]
     run(run_dir, writers, name="test")
-    assert steps_in(own) == ([4, 8], [4, 8])
+    assert steps_in(own) == ([4, 8, 8], [4, 8])
     assert steps_in(own / "eval_test") == ([8], [8])
     assert not list(run_dir.glob("**/metrics.jsonl"))
     assert not list(run_dir.glob("**/events.*"))
@@ -158,7 +159,7 @@ def test_estimators_share_a_given_directory(tmp_path):
     writers = [summary.JsonLines(tmp_path / "own")]
     for name in ("first", "second"):
         run(tmp_path / name, writers)
-    for folder, steps in (("own", [4, 8, 4, 8]), ("own/eval", [8, 8])):
+    for folder, steps in (("own", [4, 8, 8, 4, 8, 8]), ("own/eval", [8, 8])):
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == steps
 

@@ -50,11 +50,13 @@ class StepSeconds:
 
     def to(self, step: int, seconds: float) -> Self:
         """Returns the points with a new last one."""
-        start, *later = self.points
-        later = [point for point in later if point[0] < step]
+        start, *points = self.points
+        # Time that was compiling may have left the account meanwhile.
+        later = [(s, min(secs, seconds)) for s, secs in points if s < step]
         if len(later) >= self._MOST:
-            # The newer points stay exact.
-            later = later[:-8:2] + later[-8:]
+            # The newer points stay exact, and the older ones about equally far apart.
+            older = range(1, len(later) - 8)
+            del later[min(older, key=lambda i: later[i + 1][0] - later[i - 1][0])]
         return type(self)((start, *later, (step, seconds)))
 
     def until(self, step: int) -> float:
@@ -85,10 +87,12 @@ class TimeLedger:
         self._since = clock()
         self._began = self._since - before
         self._account = BETWEEN_CALLS
-        self._outer: list[str] = []
+        # The outer accounts, and the times when their inner blocks began.
+        self._outer: list[tuple[str, float]] = []
         self._seconds = dict.fromkeys(ACCOUNTS, 0.0) | {START: before}
-        # The intervals that `move_last` has moved: their starts and lengths.
-        self._moved: list[tuple[float, float]] = []
+        # The ended blocks and compilations inside the current blocks: when they began,
+        # and their lengths.
+        self._inner: list[tuple[float, float]] = []
         # The account that continues after a compilation in progress.
         self._compiling_in: str | None = None
         self._steps: StepSeconds | None = None
@@ -97,13 +101,19 @@ class TimeLedger:
 
     def enter(self, account: str) -> None:
         """Charges the time from now on to an account."""
-        self._outer.append(self._account)
+        outer = self._account
         self._switch(account)
+        self._outer.append((outer, self._since))
 
     def leave(self) -> None:
         """Charges the time from now on to the account before the last `enter`."""
         # A signal may have interrupted an earlier block before it began.
-        self._switch(self._outer.pop() if self._outer else BETWEEN_CALLS)
+        account, began = self._outer.pop() if self._outer else (BETWEEN_CALLS, 0.0)
+        self._switch(account)
+        if len(self._outer) <= 1:
+            self._inner.clear()
+        else:
+            self._end_inner(self._since - began)
 
     def leave_all(self) -> None:
         """Ends all blocks, of which a signal may have interrupted some."""
@@ -114,22 +124,22 @@ class TimeLedger:
         """Begins again without any seconds, in the same account."""
         self._seconds = dict.fromkeys(ACCOUNTS, 0.0)
         self._began = self._since = self._clock()
-        self._moved, self._steps = [], None
+        self._inner, self._steps = [], None
         self.background = 0.0
 
     def note_compiling(self, seconds: float, compiles_next: bool) -> None:
         """Moves the last seconds to the account of compiling.
 
-        An interval may contain earlier ones, which are not moved twice. If the compiler
+        Inner blocks and compilations are not moved again. If the compiler
         runs next, the account changes now, because the process may end meanwhile.
         """
-        account = self._compiling_in or self._account
+        account, began = self._compiling_in, self._since
+        is_charged = account is not None
+        account = account or self._account
         self._switch(account)
-        begin, inner = self._since - seconds, 0.0
-        while self._moved and self._moved[-1][0] >= begin:
-            inner += self._moved.pop()[1]
-        self._moved = [*self._moved[-9:], (begin, seconds)]
-        self._move(account, COMPILE, seconds - inner)
+        if is_charged:
+            self._inner.append((began, self._since - began))
+        self._move(account, COMPILE, seconds - self._end_inner(seconds))
         if compiles_next:
             self._account, self._compiling_in = COMPILE, account
 
@@ -176,6 +186,15 @@ class TimeLedger:
         self._seconds[self._account] += now - self._since
         self._account, self._since = account, now
         self._compiling_in = None
+
+    def _end_inner(self, seconds: float) -> float:
+        """Replaces the inner intervals of the last seconds by one; returns their sum."""
+        begin, inner = self._since - seconds, 0.0
+        # JAX measures before it reports, so that beginnings are not exact.
+        while self._inner and sum(self._inner[-1]) > begin + self._inner[-1][1] / 2:
+            inner += self._inner.pop()[1]
+        self._inner.append((begin, seconds))
+        return inner
 
     def _move(self, source: str, target: str, seconds: float) -> None:
         seconds = min(max(seconds, 0.0), self._seconds[source])

@@ -30,6 +30,8 @@ _MOST_BYTES = 2**24
 DOWN = "down"
 # The rows of the table, of which each account is one.
 ROWS = (*ACCOUNTS, DOWN)
+# Their names begin with this among other metrics.
+PREFIX = "time/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +149,10 @@ class TimeTable:
 
     def scalars(self) -> dict[str, float]:
         """Returns all numbers by name, such as "time/steps"."""
-        numbers = {f"time/{name}": secs for name, secs in self.seconds.items()}
+        numbers = {f"{PREFIX}{name}": secs for name, secs in self.seconds.items()}
         return numbers | {
-            "time/saving_in_background": self.saving,
-            "time/goodput": self.goodput,
+            f"{PREFIX}saving_in_background": self.saving,
+            f"{PREFIX}goodput": self.goodput,
         }
 
 

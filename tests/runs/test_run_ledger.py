@@ -1,0 +1,197 @@
+"""Tests of the times of runs: injected delays are found in their rows."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of, model_fn_of, regression_data, repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common import ledger
+from keras_tpu_estimator.engine.device import restoring
+from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.files.directory.location import Writer
+from keras_tpu_estimator.files.summary import run_times
+from keras_tpu_estimator.files.summary.run_times import TimeTable
+from keras_tpu_estimator.runs import run_ledger
+
+X, Y = regression_data(examples=64)
+# A loaded machine adds time, but removes none.
+DELAY, LESS, MORE = 0.4, 0.01, 0.25
+
+
+def linear(features, is_training):
+    return keras.layers.Dense(1, use_bias=False, name="dense")(features)
+
+
+def table_of(directory):
+    return TimeTable.from_runs(run_times.read(str(directory)))
+
+
+class Delays:
+    """Counts the calls of a function, one of which is slow."""
+
+    def __init__(self, slow_call):
+        self.calls, self._slow_call = 0, slow_call
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        if self.calls == self._slow_call:
+            time.sleep(DELAY)
+
+
+class SlowHook(kte.hooks.SessionRunHook):
+    """A hook whose first run is slow."""
+
+    def __init__(self):
+        self._delay = Delays(1)
+
+    def after_run(self, run_context, run_values):
+        self._delay()
+
+
+def slowly(monkeypatch, owner, name, slow_call=1):
+    """Makes one call of a method slow."""
+    method, delay = getattr(owner, name), Delays(slow_call)
+
+    def slow(*args, **kwargs):
+        delay()
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, slow)
+
+
+def slow_batches(slow_batch):
+    """An input with one slow batch, which loops of one step wait for."""
+    delay = Delays(slow_batch)
+
+    def input_fn(params):
+        def batches():
+            for _ in range(1000):
+                delay()
+                yield X[:8], Y[:8]
+
+        return batches()
+
+    return input_fn
+
+
+def slow_start():
+    delay = Delays(1)
+
+    def input_fn(params):
+        delay()
+        return repeated(X, Y)(params)
+
+    return input_fn
+
+
+def _slow_input(estimator, monkeypatch):
+    estimator.train(slow_start(), steps=4)
+
+
+def _slow_batch(estimator, monkeypatch):
+    # The reader is at most a few batches ahead of training.
+    estimator.train(slow_batches(300), steps=320)
+
+
+def _slow_hook(estimator, monkeypatch):
+    estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=4)
+
+
+def _slow_last_save(estimator, monkeypatch):
+    slowly(monkeypatch, saving, "save_into", slow_call=2)
+    estimator.train(repeated(X, Y), steps=4)
+
+
+def _slow_restore(estimator, monkeypatch):
+    estimator.train(repeated(X, Y), steps=2)
+    again = estimator_of(model_fn_of(linear), estimator.model_dir)
+    slowly(monkeypatch, restoring, "load_checkpoint")
+    again.train(repeated(X, Y), steps=2)
+
+
+def _slow_evaluation(estimator, monkeypatch):
+    estimator.train(repeated(X, Y), steps=2)
+    estimator.evaluate(slow_start(), steps=1)
+
+
+def _slow_validation(estimator, monkeypatch):
+    estimator.train(
+        repeated(X, Y),
+        hooks=[kte.experimental.InMemoryEvaluatorHook(estimator, slow_start(), steps=1)],
+        steps=2,
+    )
+
+
+def _slow_model_fn(estimator, monkeypatch):
+    estimator = estimator_of(_sleepy, estimator.model_dir)
+    estimator.train(repeated(X, Y), steps=4)
+
+
+def _sleepy(features, labels, mode, params):
+    time.sleep(DELAY)
+    return model_fn_of(linear)(features, labels, mode, params)
+
+
+def _slow_devices(estimator, monkeypatch):
+    import jax
+
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        slow = Delays(3)
+
+        def sleep(loss):
+            slow()
+            return np.float32(0)
+
+        loss = jax.lax.stop_gradient(spec.loss)
+        slept = jax.pure_callback(sleep, jax.ShapeDtypeStruct((), "float32"), loss)
+        return spec._replace(loss=spec.loss + slept)
+
+    estimator_of(model_fn, estimator.model_dir).train(repeated(X, Y), steps=8)
+
+
+def _between_calls(estimator, monkeypatch):
+    estimator.train(repeated(X, Y), steps=2)
+    time.sleep(DELAY)
+    estimator.train(repeated(X, Y), steps=2)
+
+
+CASES = {
+    "input": (_slow_input, _slow_batch),
+    "hooks": (_slow_hook,),
+    "saving": (_slow_last_save,),
+    "restore": (_slow_restore,),
+    "evaluation": (_slow_evaluation, _slow_validation),
+    "compile": (_slow_model_fn,),
+    "steps": (_slow_devices,),
+    "between_calls": (_between_calls,),
+}
+ROWS = [(row, case) for row, cases in CASES.items() for case in cases]
+
+
+@pytest.mark.parametrize(("row", "case"), ROWS)
+def test_delays_are_found_in_their_rows(row, case, tmp_path, monkeypatch):
+    def seconds(directory, delay):
+        monkeypatch.setitem(globals(), "DELAY", delay)
+        estimator = estimator_of(model_fn_of(linear), directory)
+        with monkeypatch.context() as patches:
+            case(estimator, patches)
+        return table_of(directory).seconds
+
+    # The second directory of a process has no start. The first compiles helpers.
+    usual = seconds(tmp_path / "usual", 0.0)
+    delayed = seconds(tmp_path / "delayed", 0.4)
+    added = {name: delayed[name] - usual[name] for name in usual}
+    assert 0.4 - LESS - usual[row] < added[row] < 0.4 + MORE, added
+    assert max(added, key=added.get) == row
+    others = sum(secs for name, secs in added.items() if name != row)
+    assert others < MORE, added
