@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -126,7 +128,9 @@ def _slow_evaluation(estimator, monkeypatch):
 def _slow_validation(estimator, monkeypatch):
     estimator.train(
         repeated(X, Y),
-        hooks=[kte.experimental.InMemoryEvaluatorHook(estimator, slow_start(), steps=1)],
+        hooks=[
+            kte.experimental.InMemoryEvaluatorHook(estimator, slow_start(), steps=1)
+        ],
         steps=2,
     )
 
@@ -195,3 +199,71 @@ def test_delays_are_found_in_their_rows(row, case, tmp_path, monkeypatch):
     assert max(added, key=added.get) == row
     others = sum(secs for name, secs in added.items() if name != row)
     assert others < MORE, added
+
+
+# Each step takes 0.1 s, and the step after `dies_after` kills the process at its end.
+_PROGRAM = """
+import os, signal, sys, time
+import jax, keras, numpy as np
+import keras_tpu_estimator as kte
+
+model_dir, dies_after = sys.argv[1], int(sys.argv[2])
+steps = 0
+
+def sleep(loss):
+    global steps
+    time.sleep(0.1)
+    steps += 1
+    if steps > dies_after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.float32(0)
+
+def model_fn(features, labels, mode, params):
+    loss = keras.ops.mean((keras.layers.Dense(1)(features) - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    train_op = optimizer.minimize(loss)
+    stopped = jax.lax.stop_gradient(loss)
+    slept = jax.pure_callback(sleep, jax.ShapeDtypeStruct((), "float32"), stopped)
+    return kte.TPUEstimatorSpec(mode, loss=loss + slept, train_op=train_op)
+
+def input_fn(params):
+    while True:
+        yield np.ones((8, 1), "float32"), np.ones((8, 1), "float32")
+
+config = kte.RunConfig(
+    save_checkpoints_steps=4,
+    tpu_config=kte.TPUConfig(iterations_per_loop=LOOP),
+    progress=False,
+)
+estimator = kte.TPUEstimator(model_fn, model_dir, config, use_tpu=False,
+                             train_batch_size=8)
+estimator.train(input_fn, max_steps=8)
+"""
+
+
+def started(directory, dies_after, loop):
+    """Runs the program to its end, and returns when it began, ended, and its status."""
+    program = _PROGRAM.replace("LOOP", str(loop))
+    command = [sys.executable, "-c", program, str(directory), str(dies_after)]
+    began = time.time()
+    result = subprocess.run(command, check=False, timeout=100, capture_output=True)
+    return began, time.time(), result.returncode
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize(("loop", "lost"), [(1, 0.3), (8, 0.7)])
+def test_killed_run_has_lost_steps_and_time_until_the_next(tmp_path, loop, lost):
+    _, ended, status = started(tmp_path, dies_after=6, loop=loop)
+    assert status == -signal.SIGKILL
+    (killed,) = run_times.read(str(tmp_path))
+    assert killed.seconds["steps"] == pytest.approx(0.7, abs=0.12)
+    time.sleep(0.4)
+    began, _, status = started(tmp_path, dies_after=100, loop=loop)
+    assert status == 0
+    times = table_of(tmp_path)
+    assert times.runs == 2
+    # Seven steps ran, of which the last three, or all, came after the checkpoint.
+    assert times.seconds["lost_steps"] == pytest.approx(lost, abs=0.1)
+    assert times.seconds["steps"] == pytest.approx(0.8, abs=0.12)
+    assert began - ended - 0.05 < times.seconds["down"] < began - ended + 0.3
+    assert times.goodput == times.seconds["steps"] / times.total

@@ -25,6 +25,7 @@ from keras_tpu_estimator.base.storage.growing_files import GrowingFile, growing
 
 FILE_NAME = "run_times.jsonl"
 _LINE_BYTES = 2048
+_MOST = 1e12
 # A directory may have many runs, but not a file of any size.
 _MOST_BYTES = 2**24
 DOWN = "down"
@@ -49,11 +50,11 @@ class RunTimes:
 
     def __post_init__(self) -> None:
         numbers = (self.began, self.saving, *self.seconds.values())
-        numbers = (*numbers, *(number for _, number in self.steps.points))
-        if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        numbers = (*numbers, *(n for point in self.steps.points for n in point))
+        if not all(0 <= number < _MOST for number in numbers):
             raise ValueError(
-                "Times must be finite and at least 0. Received: "
-                f"{self!r}. Pass seconds."
+                f"Steps and seconds must be from 0 to {_MOST:.0e}. Received: {self!r}. "
+                "Pass seconds since 1970 and durations."
             )
 
     @classmethod
