@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from keras_tpu_estimator.base.common import ledger, notebook
 from keras_tpu_estimator.base.common.ledger import Charging, TimeLedger
@@ -51,36 +51,39 @@ class Run:
         return TimeTable.from_runs([*self._earlier, self._times()])
 
     @contextlib.contextmanager
-    def recorded(self, begins: bool = True) -> Iterator[None]:
-        """Writes the times during a block and after it.
+    def recorded(self, has_checkpoint: bool) -> Iterator[None]:
+        """Writes the times during a block and after it, as soon as a checkpoint exists.
 
-        Unless it `begins`, the run must have a line.
+        A call that fails before its first checkpoint leaves no file.
         """
-        file = None
-        try:
-            file = self._opened() if begins else self._reopened()
-        except Exception as error:  # noqa: BLE001 - stores raise any class
-            _logger.warning(
-                "The times of this run are not recorded, because the file cannot be "
-                "opened: %s. Move the file to another directory.",
-                error,
-            )
-        if file is None:
+        saves = self.ledger.saves
+
+        def is_due() -> bool:
+            return has_checkpoint or self.ledger.saves > saves
+
+        line = _Line(self._opened, self._times, is_due)
+        if has_checkpoint:
+            line.open()  # The file may belong to another run by now.
+        with line.written_until(self._interval, lambda: self.ledger.saves):
+            yield
+
+    @contextlib.contextmanager
+    def recorded_again(self) -> Iterator[None]:
+        """Writes the times during a block and after it, if the run has the last line.
+
+        A URL receives them at the end of the next call of `train`.
+        """
+        path = os.path.join(self._directory, FILE_NAME)
+        if (
+            self._position is None
+            or paths.is_url(self._directory)
+            or not paths.is_file(path)
+        ):
             yield
             return
-        end = threading.Event()
-        thread = threading.Thread(
-            target=self._write_until, args=(end, file), name="ledger", daemon=True
-        )
-        with contextlib.closing(file):
-            thread.start()
-            try:
-                yield
-            finally:
-                end.set()
-                thread.join()
-                self._write(file)
-                file.show()
+        line = _Line(self._reopened, self._times, lambda: True)
+        with line.written_until(self._interval, lambda: 0):
+            yield
 
     def _opened(self) -> RunTimesFile:
         """Opens the file, and begins a new run if another one has followed this."""
@@ -95,44 +98,90 @@ class Run:
         return file
 
     def _reopened(self) -> RunTimesFile | None:
-        """Opens the file if it has a line of this run, which is the last one."""
-        if (
-            self._position is None
-            or paths.is_url(self._directory)
-            or not paths.is_file(os.path.join(self._directory, FILE_NAME))
-        ):
-            return None
+        """Opens the file, unless another run has followed this."""
         file = RunTimesFile(self._directory, self._position)
         if file.is_new:
             file.close()
             return None
         return file
 
-    def _write_until(self, end: threading.Event, file: RunTimesFile) -> None:
-        saves = self.ledger.saves
-        while not end.wait(self._interval()) and self._write(file):
-            if saves != self.ledger.saves:
-                saves = self.ledger.saves
-                file.show()
-
     def _interval(self) -> float:
         elapsed = time.time() - self._began
         return min(max(_LEAST_SECS, _SHARE * elapsed), _MOST_SECS)
 
-    def _write(self, file: RunTimesFile) -> bool:
-        """Writes the line, and returns whether another attempt makes sense."""
-        try:
-            file.write(self._times())
-        except ValueError:
-            # The other thread has changed the ledger meanwhile.
-            return True
-        except OSError as error:
-            _logger.warning("The times of this run cannot be written: %s.", error)
-            return False
-        return True
-
     def _times(self) -> RunTimes:
         return RunTimes.from_ledger(self._began, self.ledger)
+
+
+class _Line:
+    """The line of a run during one call, which is opened when it `is_due`."""
+
+    def __init__(
+        self,
+        opened: Callable[[], RunTimesFile | None],
+        times: Callable[[], RunTimes],
+        is_due: Callable[[], bool],
+    ):
+        self._opened, self._times, self._is_due = opened, times, is_due
+        self._file: RunTimesFile | None = None
+        self._is_over = False
+
+    def open(self) -> None:
+        """Opens the file, or logs why it cannot."""
+        try:
+            self._file = self._opened()
+        except Exception as error:  # noqa: BLE001 - stores raise any class
+            self._give_up("The times of this run are not recorded", error)
+        self._is_over = self._file is None
+
+    @contextlib.contextmanager
+    def written_until(
+        self, interval: Callable[[], float], saves: Callable[[], int]
+    ) -> Iterator[None]:
+        """Writes the line on a thread until the end of a block, and after it.
+
+        If the number of `saves` has changed, a URL receives the file.
+        """
+
+        def write() -> None:
+            before = saves()
+            while not end.wait(interval()) and not self._is_over:
+                self._write()
+                if self._file is not None and saves() != before:
+                    before = saves()
+                    self._file.show()
+
+        end = threading.Event()
+        thread = threading.Thread(target=write, name="ledger", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+            self._write()
+            if self._file is not None:
+                self._file.show()
+                self._file.close()
+
+    def _write(self) -> None:
+        if self._file is None and not self._is_over and self._is_due():
+            self.open()
+        if self._file is None or self._is_over:
+            return
+        # Otherwise the other thread has changed the ledger meanwhile.
+        with contextlib.suppress(ValueError):
+            times = self._times()
+            try:
+                self._file.write(times)
+            except OSError as error:
+                self._give_up("The times of this run cannot be written", error)
+
+    def _give_up(self, event: str, error: Exception) -> None:
+        self._is_over = True
+        _logger.warning(
+            "%s: %s. Training continues without %s.", event, error, FILE_NAME
+        )
 
 
 _RUNS: dict[str, Run] = {}
@@ -169,8 +218,10 @@ def run_in(directory: str) -> Run:
 def training(directory: str) -> Iterator[None]:
     """Charges the time of a call of `train` in this thread."""
     run = run_in(directory)
-    if run.is_training:  # The lock of the directory ends this call.
-        yield
+    if run.is_training:
+        # The lock of the directory ends this call, unless the system has no locks.
+        with Charging(None):
+            yield
         return
     run.is_training, run.evaluation = True, None
     run.ledger.leave_all()
@@ -202,7 +253,7 @@ def evaluating(directory: str) -> Iterator[None]:
     run.evaluation = this
     run.ledger.enter(ledger.EVALUATION)
     try:
-        with run.recorded(begins=False):
+        with run.recorded_again():
             yield
     finally:
         if run.evaluation is this:
@@ -218,7 +269,12 @@ def recording(context: EstimatorContext, checkpoint: str | None) -> Iterator[Non
         yield
         return
     charged.resume(0 if checkpoint is None else loading.step_of(checkpoint))
-    with run.recorded() if context.hosts.is_chief else contextlib.nullcontext():
+    has_checkpoint = checkpoint is not None
+    with (
+        run.recorded(has_checkpoint)
+        if context.hosts.is_chief
+        else contextlib.nullcontext()
+    ):
         yield
 
 
@@ -226,7 +282,6 @@ def write_times(
     context: EstimatorContext, writer: SeveralWriters, state: LoopState
 ) -> None:
     """Writes the times of all runs with the metric writers."""
-    numbers = run_in(context.model_dir).table().scalars()
-    loss = {"loss": float(state.results.loss)}
-    is_original = context.front_end.has_original_summaries
-    writer.write_times(state.results.step, loss | numbers, is_original)
+    seconds = run_in(context.model_dir).table().scalars()
+    omits_events = context.front_end.has_original_summaries
+    writer.write_times(state.results.step, seconds, omits_events)

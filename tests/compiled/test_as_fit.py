@@ -309,7 +309,8 @@ def test_metrics_in_reports():
     estimator = estimator_of(compiled())
     expected = train(estimator, generated(X, Y))
     with open(f"{estimator.model_dir}/metrics.jsonl") as file:
-        reports = [json.loads(line) for line in file]
+        *reports, last = [json.loads(line) for line in file]
+    assert last.items() >= {**reports[-1], "time": last["time"]}.items()
     for name in ("accuracy", "auc", "positives"):
         assert [report[name] for report in reports] == expected[name]
 

@@ -191,7 +191,7 @@ def test_rate_is_reported(tmp_path) -> None:
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     rates = [json.loads(line).get("learning_rate") for line in lines]
     found = [rate for rate in rates if rate is not None]
-    np.testing.assert_allclose(found, [0.1, 0.05, 0.1 / 3], rtol=1e-5)
+    np.testing.assert_allclose(found, [0.1, 0.05, 0.1 / 3, 0.1 / 3], rtol=1e-5)
 
 
 def test_rate_cannot_be_read_outside_model_fn() -> None:

@@ -1,8 +1,6 @@
 """Tests of the times of runs: injected delays are found in their rows."""
 
-import contextlib
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -19,7 +17,6 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.common import ledger
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory.location import Writer
 from keras_tpu_estimator.files.summary import run_times
 from keras_tpu_estimator.files.summary.run_times import TimeTable
 from keras_tpu_estimator.runs import run_ledger
@@ -267,3 +264,237 @@ def test_killed_run_has_lost_steps_and_time_until_the_next(tmp_path, loop, lost)
     assert times.seconds["steps"] == pytest.approx(0.8, abs=0.12)
     assert began - ended - 0.05 < times.seconds["down"] < began - ended + 0.3
     assert times.goodput == times.seconds["steps"] / times.total
+
+
+def test_calls_without_steps_add_little(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), max_steps=4)
+    before = table_of(tmp_path)
+    estimator.train(repeated(X, Y), max_steps=4)
+    assert table_of(tmp_path) == before
+
+
+def test_errors_and_interrupts_end_the_accounts(tmp_path):
+    class Fails(kte.hooks.SessionRunHook):
+        def __init__(self, error):
+            self.error = error
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.results.step == 6:
+                time.sleep(0.1)
+                raise self.error
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path, save_checkpoints_steps=4)
+    for error in (RuntimeError("first"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            estimator.train(repeated(X, Y), hooks=[Fails(error)], max_steps=12)
+        assert ledger.current() is None
+        time.sleep(0.2)
+    estimator.train(repeated(X, Y), max_steps=12)
+    (run,) = run_times.read(str(tmp_path))
+    assert run.seconds["hooks"] >= 0.2
+    assert 0.4 <= run.seconds["between_calls"] < 0.6
+    # The steps 5 and 6 ran three times.
+    assert run.seconds["lost_steps"] > 0
+    assert run.steps.points[-1][0] == 12
+
+
+def test_predictions_that_stay_open_charge_nothing(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    opened = []
+
+    class Predicts(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            rows = estimator.predict(lambda params: X, yield_single_examples=False)
+            next(rows)
+            opened.append(rows)
+            time.sleep(0.1)
+
+    estimator.train(repeated(X, Y), steps=2)
+    estimator.train(repeated(X, Y), hooks=[Predicts()], steps=4)
+    time.sleep(0.2)
+    rows = estimator.predict(lambda params: X, yield_single_examples=False)
+    next(rows)
+    estimator.train(repeated(X, Y), steps=2)
+    for generator in (*opened, rows):
+        generator.close()
+    seconds = table_of(tmp_path).seconds
+    assert 0.2 <= seconds["hooks"] < 0.2 + 2 * MORE
+    assert 0.2 <= seconds["between_calls"] < 0.2 + 2 * MORE
+
+
+def test_each_directory_has_its_own_times(tmp_path):
+    inner = estimator_of(model_fn_of(linear), tmp_path / "inner")
+    outer = estimator_of(model_fn_of(linear), tmp_path / "outer")
+
+    class Trains(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            inner.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+
+    inner.train(repeated(X, Y), steps=2)
+    outer.train(repeated(X, Y), hooks=[Trains()], steps=2)
+    assert table_of(tmp_path / "inner").seconds["hooks"] >= DELAY
+    seconds = table_of(tmp_path / "outer").seconds
+    assert seconds["hooks"] >= DELAY
+    assert seconds["restore"] < DELAY and seconds["between_calls"] < DELAY
+
+
+def test_second_training_in_a_directory_charges_nothing(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    other = estimator_of(model_fn_of(linear), tmp_path)
+    errors = []
+
+    class Trains(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            try:
+                other.train(repeated(X, Y), steps=2)
+            except Exception as error:
+                errors.append(error)
+
+    estimator.train(repeated(X, Y), hooks=[Trains(), SlowHook()], steps=2)
+    assert len(errors) == 1
+    (run,) = run_times.read(str(tmp_path))
+    assert run.seconds["hooks"] >= DELAY and run.seconds["between_calls"] < 0.1
+
+
+def test_evaluation_in_another_thread_does_not_disturb_training(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), steps=2)
+    other = estimator_of(model_fn_of(linear), tmp_path)
+    begun, end = threading.Event(), threading.Event()
+
+    def waiting(params):
+        begun.set()
+        end.wait(60)
+        return repeated(X, Y)(params)
+
+    thread = threading.Thread(target=lambda: other.evaluate(waiting, steps=1))
+    thread.start()
+    begun.wait(60)
+    estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+    end.set()
+    thread.join()
+    estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+    (run,) = run_times.read(str(tmp_path))
+    assert 2 * DELAY <= run.seconds["hooks"] < 2 * DELAY + MORE
+
+
+def test_another_process_may_train_meanwhile(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), steps=2)
+    # It has other runs.
+    run_ledger._RUNS.clear()
+    other = estimator_of(model_fn_of(linear), tmp_path)
+    other.train(repeated(X, Y), steps=2)
+    run_ledger._RUNS.clear()
+    estimator.train(repeated(X, Y), steps=2)
+    estimator.train(repeated(X, Y), steps=2)
+    runs = run_times.read(str(tmp_path))
+    assert [run.steps.first for run in runs] == [0, 2, 4]
+    assert [run.steps.points[-1][0] for run in runs] == [2, 4, 8]
+    assert table_of(tmp_path).seconds["lost_steps"] == 0
+
+
+def test_new_directory_has_a_new_run(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path / "run")
+    estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+    os.rename(tmp_path / "run", tmp_path / "old")
+    estimator.train(repeated(X, Y), steps=2)
+    times = table_of(tmp_path / "run")
+    assert times.runs == 1 and times.seconds["hooks"] < DELAY
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_training_goes_on_without_the_file(make, tmp_path, caplog):
+    make(tmp_path / run_times.FILE_NAME)
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), steps=2)
+    assert "The times of this run are not recorded" in caplog.text
+    assert run_times.read(str(tmp_path)) == []
+    assert estimator.get_variable_value("global_step") == 2
+
+
+def test_training_goes_on_if_the_file_cannot_be_written(tmp_path, monkeypatch, caplog):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_times.RunTimesFile, "write", full)
+    estimator_of(model_fn_of(linear), tmp_path).train(repeated(X, Y), steps=2)
+    assert "cannot be written: [Errno 28]" in caplog.text
+
+
+def test_metric_writers_receive_the_times(tmp_path):
+    from tensorboard.backend.event_processing import event_accumulator
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    for _ in range(2):
+        estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    lines = [
+        line for line in map(json.loads, text.splitlines()) if "time/hooks" in line
+    ]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert {*lines[0]} > {"step", "time", "loss", *table_of(tmp_path).scalars()}
+    assert 0 < lines[0]["time/goodput"] < 1
+    reader = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    hooks = [event.value for event in reader.Scalars("time/hooks")]
+    assert hooks == pytest.approx([line["time/hooks"] for line in lines])
+    assert DELAY <= hooks[0] < 2 * DELAY <= hooks[1] < 2 * DELAY + MORE
+
+
+@pytest.mark.parametrize(
+    "settings", [{"save_summary_steps": None}, {"log_step_count_steps": None}]
+)
+def test_writers_may_be_off(settings, tmp_path):
+    estimator_of(model_fn_of(linear), tmp_path, **settings).train(
+        repeated(X, Y), steps=2
+    )
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert table_of(tmp_path).runs == 1
+
+
+def test_saving_in_the_background_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "save_into", _slower(saving.save_into))
+    estimator_of(model_fn_of(linear), tmp_path).train(repeated(X, Y), steps=2)
+    times = table_of(tmp_path)
+    # The checkpoints of the steps 0 and 2.
+    assert 0.4 <= times.saving < 0.4 + MORE
+    assert times.seconds["saving"] < 0.4 + MORE
+
+
+def _slower(function):
+    def slow(*args, **kwargs):
+        time.sleep(0.2)
+        return function(*args, **kwargs)
+
+    return slow
+
+
+def test_remote_directories_have_the_file():
+    url = "memory://bucket/times"
+    estimator = estimator_of(model_fn_of(linear), url)
+    for _ in range(2):
+        estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
+    (run,) = run_times.read(url)
+    assert 2 * DELAY <= run.seconds["hooks"] < 2 * DELAY + MORE
+    assert run.steps.points[-1][0] == 4
+
+
+def test_train_and_evaluate(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path, save_checkpoints_steps=2)
+    kte.train_and_evaluate(
+        estimator,
+        kte.TrainSpec(repeated(X, Y), max_steps=4),
+        kte.EvalSpec(slow_start(), steps=1, throttle_secs=0),
+    )
+    seconds = table_of(tmp_path).seconds
+    assert DELAY <= seconds["evaluation"] < DELAY + 2 * MORE
+    assert seconds["lost_steps"] == 0
+
+
+def test_forked_process_charges_nothing(tmp_path):
+    with ledger.Charging(ledger.TimeLedger()):
+        child = os.fork()
+        if not child:
+            os._exit(0 if ledger.current() is None and not run_ledger._RUNS else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -219,7 +219,7 @@ def test_metrics_of_training_steps(tmp_path):
     made.train(fed([X] * 4), steps=4)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     # The metrics of all steps since the previous report.
-    assert [json.loads(each)["step_before"] for each in lines] == [0.5, 2.5]
+    assert [json.loads(each)["step_before"] for each in lines] == [0.5, 2.5, 2.5]
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])

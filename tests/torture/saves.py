@@ -254,7 +254,7 @@ def expect_no_stale_files(directory: str, what: str) -> None:
 
 def stale_files(directory: str) -> set[str]:
     """The names of files that belong to no checkpoint."""
-    known = {"checkpoint", "metrics.jsonl"}
+    known = {"checkpoint", "metrics.jsonl", "run_times.jsonl"}
     for prefix in {*_prefixes(directory)}:
         known |= {os.path.basename(path) for path in _files_of(prefix)}
     names = {name for name in os.listdir(directory) if "tfevents" not in name}

@@ -188,7 +188,7 @@ class TimeLedger:
         self._compiling_in = None
 
     def _end_inner(self, seconds: float) -> float:
-        """Replaces the inner intervals of the last seconds by one; returns their sum."""
+        """Replaces the inner intervals of the last seconds, and returns their sum."""
         begin, inner = self._since - seconds, 0.0
         # JAX measures before it reports, so that beginnings are not exact.
         while self._inner and sum(self._inner[-1]) > begin + self._inner[-1][1] / 2:

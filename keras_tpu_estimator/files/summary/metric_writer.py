@@ -98,6 +98,10 @@ class MetricWriter:
     # Whether programs may compare its files with those of the original.
     has_events = False
 
+    def write_times(self, step: int, seconds: Mapping[str, float]) -> None:
+        """Writes the times of runs, at the end of `train`."""
+        self.write_scalars(step, seconds)
+
     def write_loss(self, step: int, loss: float) -> None:
         """Writes the loss of a summary; logged metrics also contain it."""
 
@@ -196,13 +200,13 @@ class SeveralWriters:
                 writer.write_report(step, numbers)
 
     def write_times(
-        self, step: int, numbers: Mapping[str, float], omits_events: bool
+        self, step: int, seconds: Mapping[str, float], omits_events: bool
     ) -> None:
         """Writes the times of runs, if requested not to event files."""
         with self._lock:
             for writer in self._writers:
                 if not (omits_events and writer.has_events):
-                    writer.write_report(step, numbers)
+                    writer.write_times(step, seconds)
 
     def write_loss(self, step: int, loss: float) -> None:
         """Writes the loss at the step of a summary."""

@@ -261,6 +261,8 @@ class JsonLines(MetricWriter):
         self._path = os.path.join(self._directory, _JSON_LINES)
         self._file: GrowingFile | None = None
         self._start: dict[str, float] = {}
+        # The newest line.
+        self._newest: tuple[int, Mapping[str, float]] = (-1, {})
 
     def at(self, directory: str, prefix: str) -> "JsonLines":
         """Returns the writer for training, or for one evaluation."""
@@ -274,6 +276,7 @@ class JsonLines(MetricWriter):
         }
         line = {"step": step, "time": time.time()} | self._start | numbers
         self._start = {}
+        self._newest = step, scalars
         if self._file is None:
             self._file = growing(self._path, resumes=True)
         written = json.dumps(line).encode() + b"\n"
@@ -283,6 +286,14 @@ class JsonLines(MetricWriter):
             paths.make_directory(os.path.dirname(self._path))
             _append(written, self._file.path)
         self._file.changed()
+
+    def write_times(self, step: int, seconds: Mapping[str, float]) -> None:
+        """Appends a line that repeats the other numbers of the step.
+
+        The last line of a training therefore has the last value of all metrics.
+        """
+        newest, numbers = self._newest
+        self.write_scalars(step, {**(numbers if newest == step else {}), **seconds})
 
     def write_start(self, step: int) -> None:
         """Adds the field `start` to the next line, and `restarts` of a launched job."""

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
@@ -188,6 +189,9 @@ class RunTimesFile:
         paths.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
         self._file: GrowingFile = growing(path, resumes=True)
+        # Another file may get the descriptor when this one is closed.
+        self._using = threading.Lock()
+        self._is_open = True
         self._descriptor = shared_files.without_waiting(
             self._file.path,
             os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0),
@@ -220,8 +224,11 @@ class RunTimesFile:
         self._file.changed()
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._descriptor)
+        """Closes the file; later writes do nothing."""
+        with self._using:
+            if self._is_open:
+                self._is_open = False
+                os.close(self._descriptor)
 
     def _read(self, size: int, position: int) -> bytes:
         content = bytearray(size)
@@ -229,4 +236,6 @@ class RunTimesFile:
         return bytes(content[: shared_files.read_at(self._descriptor, view, position)])
 
     def _write(self, line: bytes, position: int) -> None:
-        shared_files.write_at(self._descriptor, memoryview(line), position)
+        with self._using:
+            if self._is_open:
+                shared_files.write_at(self._descriptor, memoryview(line), position)
