@@ -1,6 +1,7 @@
 """Tests of the reports of `python -m keras_tpu_estimator` about a directory."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -48,6 +49,20 @@ def test_info_of_a_checkpoint(trained, capsys):
     text = capsys.readouterr().out
     assert "model.ckpt-4" in text
     assert "model.ckpt-8" not in text
+
+
+def test_info_shows_the_times(trained, capsys):
+    with open(trained / "run_times.jsonl", "a") as file:
+        file.write("corrupt\n")
+    assert main(["info", str(trained)]) == 0
+    times = capsys.readouterr().out.partition("\n\ntime ")[2].splitlines()
+    assert [line.partition("  ")[0] for line in times[1:4]] == [
+        *("steps", "start", "restore")
+    ]
+    assert re.fullmatch(r"total +[\d.]+ +100.0%", times[-3])
+    assert re.fullmatch(
+        r"1 run, goodput [\d.]+%, [\d.]+ s of saving in the background", times[-1]
+    )
 
 
 def test_info_of_an_empty_directory(tmp_path, capsys):
