@@ -16,15 +16,12 @@ from keras_tpu_estimator.base.common import ledger, notebook
 from keras_tpu_estimator.base.common.ledger import Charging, TimeLedger
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.run_times import (
     FILE_NAME,
     RunTimes,
     RunTimesFile,
     TimeTable,
 )
-from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.loop_state import LoopState
 
 # The interval between writes: a share of the time of the run, within these bounds.
 _LEAST_SECS, _SHARE, _MOST_SECS = 0.025, 0.01, 1.0
@@ -262,26 +259,21 @@ def evaluating(directory: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recording(context: EstimatorContext, checkpoint: str | None) -> Iterator[None]:
-    """Writes the times of a call of `train` that continues at a checkpoint."""
-    run, charged = run_in(context.model_dir), ledger.current()
+def recording(
+    directory: str, checkpoint: str | None, is_writer: bool
+) -> Iterator[None]:
+    """Writes the times of a call of `train` that continues at a checkpoint.
+
+    Only one process of a job writes them.
+    """
+    charged = ledger.current()
     if charged is None:
         yield
         return
     charged.resume(0 if checkpoint is None else loading.step_of(checkpoint))
-    has_checkpoint = checkpoint is not None
     with (
-        run.recorded(has_checkpoint)
-        if context.hosts.is_chief
+        run_in(directory).recorded(checkpoint is not None)
+        if is_writer
         else contextlib.nullcontext()
     ):
         yield
-
-
-def write_times(
-    context: EstimatorContext, writer: SeveralWriters, state: LoopState
-) -> None:
-    """Writes the times of all runs with the metric writers."""
-    seconds = run_in(context.model_dir).table().scalars()
-    omits_events = context.front_end.has_original_summaries
-    writer.write_times(state.results.step, seconds, omits_events)

@@ -54,7 +54,7 @@ from keras_tpu_estimator.runs.outfeed import (
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
 from keras_tpu_estimator.runs.position_saver import PositionSaver, states_of
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
-from keras_tpu_estimator.runs.run_ledger import recording, write_times
+from keras_tpu_estimator.runs.run_ledger import recording
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
     StagedInput,
@@ -125,7 +125,7 @@ class Training:
                 speed=context.loop_speed,
             )
             with (
-                recording(context, checkpoint),
+                recording(context.model_dir, checkpoint, context.hosts.is_chief),
                 self._input(plan, steps, checkpoint, preemption, counting) as (
                     infeed,
                     positions,
@@ -251,7 +251,7 @@ class Training:
             ):
                 loop = TrainingLoop(self, call, step, state, saver)
                 loop.run(first, hooks)
-            loop.write_times()
+            loop.report.write_times(context, state.results.step)
         _logger.info("Loss for final step: %.6g.", state.results.last_loss)
 
 
@@ -285,8 +285,8 @@ class TrainingLoop:
         self._metrics = TrainingMetrics(
             self._runtime.program.host_metrics(step, REPORT_NAMES), self._outfeed
         )
-        self._report = TrainingReport(self._infeed, self._metrics)
         self._writer = context.metric_writer()
+        self.report = TrainingReport(self._infeed, self._metrics, self._writer)
         self._summaries = EveryFewSteps(self._writer, context.config.save_summary_steps)
         self._session = TrainingSession(
             context,
@@ -314,11 +314,6 @@ class TrainingLoop:
         # This also compares the last assigned values.
         exchange.barrier("the end of train")
 
-    def write_times(self) -> None:
-        """Writes the times of the run, after the last checkpoint."""
-        if self._report.is_written(self._context):
-            write_times(self._context, self._writer, self._state)
-
     def _all_hooks(self, hooks: tuple[Hook, ...]) -> HookList:
         """Returns all hooks of this call, with their session."""
         context = self._context
@@ -330,7 +325,7 @@ class TrainingLoop:
             self._training.listeners,
             hooks,
             self._step,
-            self._report.hook(context, self._writer),
+            self.report.hook(context),
             self._writer,
         )
         if self._training.evaluator.validation is not None:

@@ -59,6 +59,7 @@ from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.run_ledger import run_in
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import StagedInput
 
@@ -189,8 +190,11 @@ REPORT_NAMES = OwnNames(
 class TrainingReport:
     """The numbers that one `train` logs at intervals."""
 
-    def __init__(self, infeed: StagedInput, metrics: TrainingMetrics):
+    def __init__(
+        self, infeed: StagedInput, metrics: TrainingMetrics, writer: SeveralWriters
+    ):
         self._infeed = infeed
+        self._writer = writer
         self._metrics = metrics.counts()
         self._reported_at = time.monotonic()
 
@@ -214,9 +218,14 @@ class TrainingReport:
         config, is_chief = context.config, context.hosts.is_chief
         return bool(context.log_every and config.save_summary_steps and is_chief)
 
-    def hook(
-        self, context: EstimatorContext, writer: SeveralWriters
-    ) -> TrainingLogHook | None:
+    def write_times(self, context: EstimatorContext, step: int) -> None:
+        """Writes the times of all runs, after the last checkpoint."""
+        if self.is_written(context):
+            seconds = run_in(context.model_dir).table().scalars()
+            omits_events = context.front_end.has_original_summaries
+            self._writer.write_times(step, seconds, omits_events)
+
+    def hook(self, context: EstimatorContext) -> TrainingLogHook | None:
         """Returns the hook that logs the numbers, or `None` if logging is off."""
         if context.log_every is None:
             return None
@@ -225,7 +234,7 @@ class TrainingReport:
         return TrainingLogHook(
             batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            writer=writer if self.is_written(context) else None,
+            writer=self._writer if self.is_written(context) else None,
             is_brief=notebook.is_here(),
             every_n_steps=context.log_every if secs is None else None,
             every_n_secs=secs,
