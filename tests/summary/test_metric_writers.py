@@ -20,6 +20,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
+from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 X, Y = regression_data()
@@ -364,3 +365,20 @@ def test_json_lines_count_restarts(variable, fields, tmp_path, monkeypatch):
     del first["time"], second["time"]
     assert first == {"step": 6, "loss": 0.5} | fields
     assert second == {"step": 8, "loss": 0.25}
+
+
+@pytest.mark.parametrize("omits_events", [False, True])
+def test_event_files_may_omit_times(omits_events, tmp_path):
+    writers = metric_writers.opened(["tensorboard", "jsonl"], str(tmp_path), "")
+    writers.write_report(4, {"loss": 0.5, "input_wait": 0.25})
+    writers.write_times(4, {"time/steps": 2.0}, omits_events)
+    writers.flush()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    # The last line also has the last metrics.
+    assert last == {
+        **{"step": 4, "time": last["time"], "loss": 0.5},
+        **{"input_wait": 0.25, "time/steps": 2.0},
+    }
+    written = read_scalars(sorted(tmp_path.glob("events.*")))[4]
+    assert ("time/steps" in written) == (not omits_events)
