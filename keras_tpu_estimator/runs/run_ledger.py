@@ -61,6 +61,8 @@ class Run:
         line = _Line(self._opened, self._times, is_due)
         if has_checkpoint:
             line.open()  # The file may belong to another run by now.
+        elif self._position is not None:
+            self._begin_again()  # The checkpoints were removed.
         with line.written_until(self._interval, lambda: self.ledger.saves):
             yield
 
@@ -87,12 +89,16 @@ class Run:
         file = RunTimesFile(self._directory, self._position)
         if file.is_new:
             if self._position is not None:
-                step = self.ledger.step
-                self.ledger.restart()
-                self.ledger.resume(step)
-                self._began = time.time()
+                self._begin_again()
             self._position, self._earlier = file.position, file.earlier()
         return file
+
+    def _begin_again(self) -> None:
+        """Begins a new run, on the thread that charges the ledger."""
+        step = self.ledger.step
+        self.ledger.restart()
+        self.ledger.resume(step)
+        self._began, self._position = time.time(), None
 
     def _reopened(self) -> RunTimesFile | None:
         """Opens the file, unless another run has followed this."""

@@ -410,9 +410,11 @@ def test_new_directory_has_a_new_run(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path / "run")
     estimator.train(repeated(X, Y), hooks=[SlowHook()], steps=2)
     os.rename(tmp_path / "run", tmp_path / "old")
-    estimator.train(repeated(X, Y), steps=2)
+    estimator.train(slow_start(), steps=2)
     times = table_of(tmp_path / "run")
     assert times.runs == 1 and times.seconds["hooks"] < DELAY
+    # The time before the first checkpoint counts.
+    assert times.seconds["input"] >= DELAY
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
