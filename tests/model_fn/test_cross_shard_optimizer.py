@@ -607,6 +607,4 @@ def test_unconnected_gradients_are_validated(tmp_path):
     with pytest.raises(ValueError, match="must be 'none' or 'zero'. Received: 'None'"):
         kte.TPUEstimator(
             model_fn, str(tmp_path), kte.RunConfig(), train_batch_size=8
-        ).train(
-            lambda params: np.ones((8, 1), "float32"), steps=1
-        )
+        ).train(lambda params: np.ones((8, 1), "float32"), steps=1)
