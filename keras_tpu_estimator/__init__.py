@@ -56,6 +56,7 @@ if _TYPE_CHECKING:
         get_variable,
         global_variables,
         trainable_variables,
+        unique_name,
         variable_scope,
     )
     from keras_tpu_estimator.api.model_fn.moving_averages import (
@@ -169,6 +170,7 @@ __all__ = [
     "train_and_evaluate",
     "trainable_variables",
     "typing",
+    "unique_name",
     "variable_scope",
 ]
 
@@ -234,6 +236,7 @@ _MODULES = {
     "train_and_evaluate": "workflow.train_and_evaluate",
     "trainable_variables": "api.model_fn.known_variables",
     "typing": "typing",
+    "unique_name": "api.model_fn.known_variables",
     "variable_scope": "api.model_fn.known_variables",
 }
 __getattr__ = _lazy_names.imported_at_use(

@@ -282,3 +282,22 @@ def test_default_names_are_numbered_as_in_tensorflow(tmp_path) -> None:
         "dense_1/w",
         "given/w",
     }
+
+
+def test_unique_names_restart_in_each_block(tmp_path) -> None:
+    def norm(x):
+        name = kte.unique_name("LayerNorm")
+        return keras.layers.LayerNormalization(center=False, name=name)(x)
+
+    def network(x, is_training):
+        for _ in range(2):
+            with kte.variable_scope("net", reuse=kte.AUTO_REUSE):
+                x = norm(norm(x))
+        return norm(x)
+
+    # The names of tf.contrib.layers.layer_norm in TensorFlow 1.15.
+    assert names_of(network, tmp_path) == {
+        "net/LayerNorm/gamma",
+        "net/LayerNorm_1/gamma",
+        "LayerNorm/gamma",
+    }

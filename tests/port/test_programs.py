@@ -79,6 +79,12 @@ BODIES = {
         "return tf.estimator.export.ServingInputReceiver(x, x)",
         "return kte.export.ServingInputReceiver(x, x)",
     ),
+    "numbered layers": (
+        "return tf.contrib.layers.layer_norm(x, begin_norm_axis=-1, scope=params)",
+        "return layers.LayerNormalization(\n"
+        '    epsilon=1e-12, name=params or kte.unique_name("LayerNorm")\n'
+        ")(x)",
+    ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
         "return layers.Dropout(params.rate)(x, training=True)",

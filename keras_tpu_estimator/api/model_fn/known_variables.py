@@ -11,7 +11,6 @@ from keras_tpu_estimator.api.model_fn.initialization import program_variables
 from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.base.tracing.variables import (
     Sharing,
-    VariableScope,
     current_scope,
     scope_for,
 )
@@ -140,7 +139,13 @@ def variable_scope(
     """
     scope = scope_for("variable_scope")
     if name is None and default_name is not None:
-        name = _free_name(scope, default_name, reuse)
+        if reuse:
+            raise ValueError(
+                "With `reuse` a scope must have a `name`, because `default_name` is "
+                f"numbered. Received: reuse={reuse!r}, default_name={default_name!r}. "
+                "Pass the name of the earlier block."
+            )
+        name = unique_name(default_name)
     parts = [part for part in str(name or "").split("/") if part]
     if not parts:
         raise ValueError(
@@ -200,22 +205,37 @@ def get_variable(
         )
 
 
-def _free_name(
-    scope: VariableScope, default_name: str, reuse: bool | Reuse | None
-) -> str:
-    """Returns a name that no block in the current block has."""
-    if reuse:
-        raise ValueError(
-            "With `reuse` a scope must have a `name`, because `default_name` is "
-            f"numbered. Received: reuse={reuse!r}, default_name={default_name!r}. "
-            "Pass the name of the earlier block."
-        )
+def unique_name(name: str) -> str:
+    """Returns a name that the current block of `variable_scope` has not used.
+
+    For use in a `model_fn`, with layers whose names TensorFlow numbers, such as those
+    of `tf.contrib.layers`. Layers without a name have names such as "dense" and
+    "dense_1" by themselves.
+
+    Args:
+        name: The name for the first call, such as "LayerNorm".
+
+    Returns:
+        The name, and in later calls of the same block "LayerNorm_1", "LayerNorm_2", ...
+
+    Raises:
+        ValueError: The call is outside a `model_fn`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> def layer_norm(x, name=None):
+    ...     name = name or kte.unique_name("LayerNorm")
+    ...     return keras.layers.LayerNormalization(epsilon=1e-12, name=name)(x)
+    """
+    scope = scope_for("unique_name")
     outer = keras_names.name_path()
     while True:
-        earlier = keras.backend.get_uid(default_name) - 1
-        name = f"{default_name}_{earlier}" if earlier else default_name
-        if f"{outer}/{name}".lstrip("/") not in scope.blocks:
-            return name
+        earlier = keras.backend.get_uid(name) - 1
+        numbered = f"{name}_{earlier}" if earlier else name
+        if f"{outer}/{numbered}".lstrip("/") not in scope.blocks:
+            return numbered
 
 
 def _sharing(reuse: bool | Reuse | None, outer: Sharing) -> Sharing:

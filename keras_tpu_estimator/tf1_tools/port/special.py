@@ -227,8 +227,10 @@ def dropout(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
 _LAYER_NORM = Rule.from_source(
     "(inputs, center, scale, activation_fn: None, reuse: None, variables_collections-,"
     " outputs_collections-, trainable, begin_norm_axis: -1, begin_params_axis: -1,"
-    " scope='LayerNorm') -> keras.layers.LayerNormalization(center=..., scale=...,"
-    " epsilon=1e-12, trainable=..., name=scope)(inputs)".replace("'", '"')
+    " scope=kte.unique_name('LayerNorm')) -> keras.layers.LayerNormalization("
+    "center=..., scale=..., epsilon=1e-12, trainable=..., name=scope)(inputs)".replace(
+        "'", '"'
+    )
 )
 
 
@@ -243,7 +245,9 @@ def layer_norm(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
         )
     scope = bound.get("scope")
     if scope is not None and not isinstance(scope.value, cst.SimpleString):
-        name = code('{scope} or "LayerNorm"', scope=embedded(scope.value))
+        name = code(
+            '{scope} or kte.unique_name("LayerNorm")', scope=embedded(scope.value)
+        )
         bound["scope"] = scope.with_changes(value=name)
     passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
     return expand(_LAYER_NORM, passed)
