@@ -389,7 +389,11 @@ def test_processes_restart_after_a_signal(run):
 def test_process_that_fails_twice_is_omitted_once(run):
     code, out, _ = run(
         _ATTEMPTS
-        + "print(os.environ['JAX_LOCAL_DEVICE_IDS'])\n"
+        + "print(os.environ['JAX_LOCAL_DEVICE_IDS'], flush=True)\n"
+        # The end of one process also ends the other, which must print before.
+        + "ready = pathlib.Path(f'ready-{restarts}')\n"
+        + "ready.touch() if me == 0 else None\n"
+        + "while not ready.exists(): pass\n"
         + "if me == 1 and restarts != '2': sys.exit(75)\n"
         + "if restarts == '2': sys.exit(75)\n",
         *("--max-restarts", "3", "--min-processes", "1", "--grace", "0"),

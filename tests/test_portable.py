@@ -24,7 +24,9 @@ _GUARDED = {
     },
     "keras_tpu_estimator/base/hosts/this_process.py": {"register_at_fork"},
     "keras_tpu_estimator/base/common/waiting.py": {"register_at_fork"},
+    "keras_tpu_estimator/base/common/ledger.py": {"register_at_fork", "sysconf"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
+    "keras_tpu_estimator/runs/run_ledger.py": {"register_at_fork"},
     "keras_tpu_estimator/base/storage/shared_files.py": {"preadv", "pwrite"},
     # It measures on Linux only, like everything that reads /proc.
     "benchmarks/checkpoints.py": {"posix_fadvise"},

@@ -283,7 +283,7 @@ def test_estimator_is_usable_after_an_error(use_tpu, tmp_path):
 def assert_finished(model_dir):
     """Checks that a directory contains only finished files."""
     names = {path.name for path in model_dir.iterdir()}
-    expected = {"checkpoint", "model.ckpt-0.h5"}
+    expected = {"checkpoint", "model.ckpt-0.h5", "run_times.jsonl"}
     rest = {n for n in names if not n.startswith("events.out.tfevents")}
     assert {name for name in rest if ".input." not in name} == expected
     assert sorted(kte.checkpoints.read(model_dir))

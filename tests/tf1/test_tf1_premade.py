@@ -25,7 +25,12 @@ CASES = json.loads(
 )
 CASES.pop("made_with")
 # Other cases have the same columns and optimizer, and the same heads.
-RARE = ("linear model of two classes", "linear model of three classes")
+RARE = (
+    "linear model of two classes",
+    "linear model of three classes",
+    "linear model of numbers",
+    "network of numbers",
+)
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.rows(14)
+@pytest.mark.rows(10)
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_found(old: OldProgram, name: str) -> None:
     new, kind, words = FAULTS[name]
