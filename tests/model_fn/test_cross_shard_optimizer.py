@@ -576,10 +576,13 @@ def test_other_attributes_raise_the_usual_error(tmp_path):
 def test_gradient_by_a_variable_that_the_loss_does_not_use(tmp_path, unconnected):
     def model_fn(features, labels, mode, params):
         used = keras.Variable(np.float32(2.0), name="used")
-        # A value that the loss does not need, also behind a layer and in a loop.
         unused = keras.Variable(np.ones((1, 1), "float32"), name="unused")
-        keras.ops.fori_loop(0, 2, lambda i, x: x @ unused, features)
-        loss = keras.ops.mean(features * used)
+        # TensorFlow returns `None` for all of these.
+        in_loop = keras.ops.fori_loop(0, 2, lambda i, x: x @ unused, features)
+        stopped = keras.ops.stop_gradient(in_loop)
+        rounded = keras.ops.cast(keras.ops.cast(in_loop, "int32"), "float32")
+        chosen = keras.ops.cond(in_loop[0, 0] > 0, lambda: features, lambda: stopped)
+        loss = keras.ops.mean((stopped + rounded + chosen) * used)
         variables = [used, unused]
         gradients = kte.gradients(loss, variables, unconnected_gradients=unconnected)
         gradients, _ = kte.clip_by_global_norm(gradients, 0.5)

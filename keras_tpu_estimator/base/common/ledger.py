@@ -146,8 +146,8 @@ class TimeLedger:
     def resume(self, step: int) -> None:
         """Notes that training continues at a step; time of later steps is lost."""
         if self._steps is not None:
-            kept = self.steps.until(step)
-            self._move(STEPS, LOST_STEPS, self._seconds[STEPS] - kept)
+            lost = self._seconds[STEPS] - self.steps.until(step)
+            self._move(STEPS, LOST_STEPS, lost)
         if self._steps is None or step < self._steps.first:
             self._steps = StepSeconds(((step, 0.0),))
         else:
@@ -294,7 +294,7 @@ _IMPORTED = time.monotonic()
 def process_age() -> float:
     """Returns the seconds since the start of this process.
 
-    Where the system does not report it, this is the time since this import.
+    On systems without this number, the function returns the time since this import.
     """
     since_import = time.monotonic() - _IMPORTED
     try:

@@ -59,6 +59,38 @@ def varying(
     return outputs(traced, inputs, _Varying(frozenset(axes)))
 
 
+def connected(traced: jex.ClosedJaxpr) -> list[frozenset[int]]:
+    """Returns for each output the numbers of the arguments that it has gradients by."""
+    numbers = range(len(traced.jaxpr.invars))
+    return outputs(traced, [frozenset([n]) for n in numbers], _Connected())
+
+
+class _Connected(Analysis[frozenset[int]]):
+    """The fact by which arguments a value has gradients, as in TensorFlow."""
+
+    def constant(self, atom: Any) -> frozenset[int]:
+        return frozenset()
+
+    def join(self, facts: Sequence[frozenset[int]]) -> frozenset[int]:
+        return frozenset[int]().union(*facts)
+
+    def results(
+        self, equation: Any, facts: list[frozenset[int]]
+    ) -> list[frozenset[int]]:
+        if equation.primitive.name == "stop_gradient":
+            return [frozenset()] * len(equation.outvars)
+        joined = self.join(facts)
+        # Integers have no gradients; references have no dtype.
+        dtypes = [getattr(v.aval, "dtype", jnp.float32) for v in equation.outvars]
+        return [
+            joined if jnp.issubdtype(dtype, jnp.inexact) else frozenset()
+            for dtype in dtypes
+        ]
+
+    def selected(self, fact: frozenset[int], by: frozenset[int]) -> frozenset[int]:
+        return fact
+
+
 @dataclasses.dataclass(frozen=True)
 class _Varying(Analysis[bool]):
     """The fact whether a value differs between cores, which have these mesh axes."""

@@ -21,6 +21,7 @@ from keras_tpu_estimator.base.tracing import foreign_calls, jaxprs
 from keras_tpu_estimator.base.tracing.analyses import (
     Crossing,
     FixedWeight,
+    connected,
     crossings,
     fixed_weights,
     varying,
@@ -112,12 +113,12 @@ class Captured:
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
 
     def behind_result(self) -> tuple[frozenset[str], list[bool]]:
-        """Returns the variables on which the result depends, and for each leaf of the
-        arguments whether it does.
+        """Returns the variables by which the result has gradients, and for each leaf of
+        the arguments whether it has.
         """
-        numbers = range(self._outputs.num_leaves)
-        result, _ = jax.tree.unflatten(self._outputs, numbers)
-        used = jaxprs.used_arguments(self._pure, jax.tree.leaves(result))
+        result, _ = jax.tree.unflatten(self._outputs, connected(self._pure))
+        behind = frozenset[int]().union(*jax.tree.leaves(result))
+        used = [n in behind for n in range(len(self._pure.jaxpr.invars))]
         paths = itertools.compress(self.paths, used)
         return frozenset(paths), used[len(self.paths) :]
 

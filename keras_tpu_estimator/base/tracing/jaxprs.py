@@ -8,7 +8,7 @@ with custom derivatives, and kernels, which write into references.
 import abc
 import dataclasses
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import jax
@@ -48,13 +48,6 @@ def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
     used = [True] * len(traced.jaxpr.outvars)
     jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, used, instantiate=True)
     return traced.replace(jaxpr=jaxpr)
-
-
-def used_arguments(traced: jex.ClosedJaxpr, outputs: Collection[int]) -> list[bool]:
-    """Returns for each argument whether some of the outputs depend on it."""
-    is_output = [index in outputs for index in range(len(traced.jaxpr.outvars))]
-    _, used = partial_eval.dce_jaxpr(traced.jaxpr, is_output)
-    return list(used)
 
 
 def only(

@@ -65,7 +65,7 @@ def reference(name: str) -> cst.BaseExpression:
     constant, dotted = _LITERAL.fullmatch(text), _DOTTED.fullmatch(text)
     if constant:
         return cst.parse_expression(constant[1])
-    # What the catalogue says of a whole module may not hold for each of its names.
+    # The entry of a module gives the counterpart of the module, not of each name in it.
     is_for_name = entry or (dotted and dotted[1].endswith(f".{name.split('.')[-1]}"))
     if dotted and counterpart and counterpart.same and is_for_name:
         return cst.parse_expression(dotted[1])
