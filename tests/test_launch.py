@@ -30,7 +30,7 @@ def run(tmp_path, capfd, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(started_processes, "_MOMENT_SECS", 0.0)
+    monkeypatch.setattr(started_processes, "MOMENT_SECS", 0.0)
     monkeypatch.setattr(restarting, "_PAUSE_SECS", 0.01)
 
     def start(script, *options, processes=2, arguments=()):
@@ -381,8 +381,8 @@ def test_processes_restart_after_a_signal(run):
     assert code == 0
     assert lines_of(1, out) == [f"start {number} of 2" for number in range(3)]
     assert [line for line in err.splitlines() if line.startswith("Restart")] == [
-        "Restart 1 of at most 2 in 0 s, with 2 processes.",
-        "Restart 2 of at most 2 in 0 s, with 2 processes.",
+        "Restart 1 of at most 2 in 0 s.",
+        "Restart 2 of at most 2 in 0 s.",
     ]
 
 

@@ -22,6 +22,7 @@ from tests.torture import (
     restarts,
     saves,
     suite,
+    supervised,
     trainings,
     users,
 )
@@ -105,6 +106,15 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     )
     yield "", functools.partial(restarts.interrupt, jobs=numbers.jobs)
+    yield (
+        ", supervised",
+        functools.partial(
+            restarts.interrupt,
+            jobs=numbers.jobs,
+            causes=(*restarts.CAUSES, *supervised.CAUSES),
+            run=supervised.run,
+        ),
+    )
     yield "", suite.slow
 
 

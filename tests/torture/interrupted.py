@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import pathlib
 import random
 import signal
 import sys
@@ -29,6 +30,12 @@ INTERRUPTED = "interrupted by"
 _TIMEOUT_SECS = 5
 _LATEST_SECS = 0.3
 _PAUSE = 0.05
+# The signals that its supervisor receives if the host itself is interrupted.
+_OF_HOSTS = {
+    "lost host": signal.SIGKILL,
+    "stopped host": signal.SIGSTOP,
+    "preempted host": signal.SIGTERM,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +45,18 @@ class Job:
     Attributes:
         model_dir: The directory.
         steps: The last step.
-        interruptions: By start: the process, the name of a signal or "full disk", and
-            the step that it has reached before.
+        interruptions: By start: the process, the name of a signal or another cause,
+            and the step that it has reached before.
     """
 
     model_dir: str
     steps: int
     interruptions: tuple[tuple[int, str, int], ...] = ()
+
+    @property
+    def cut_file(self) -> str:
+        """The file that cuts the connections between supervisors."""
+        return f"{self.model_dir}-cut"
 
     def as_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -53,8 +65,9 @@ class Job:
 class _Interruption(kte.hooks.SessionRunHook):
     """Interrupts this process a moment after a step, in any state."""
 
-    def __init__(self, cause: str, step: int):
+    def __init__(self, cause: str, step: int, cut_file: str):
         self._cause = cause
+        self._cut_file = cut_file
         self._at_step = AtStep(step, self._start)
         self._is_full = False
 
@@ -73,6 +86,11 @@ class _Interruption(kte.hooks.SessionRunHook):
         sys.stdout.flush()
         if self._cause == "full disk":
             self._is_full = True
+        elif self._cause == "cut connection":
+            pathlib.Path(self._cut_file).touch()
+        elif self._cause in _OF_HOSTS:
+            # The parent of this process is the supervisor of its host.
+            os.kill(os.getppid(), _OF_HOSTS[self._cause])
         else:
             os.kill(os.getpid(), signal.Signals[self._cause])
 
@@ -100,7 +118,7 @@ def main(job: Job) -> None:
     if start < len(job.interruptions):
         process, cause, step = job.interruptions[start]
         if process == jax.process_index():
-            hooks.append(_Interruption(cause, step))
+            hooks.append(_Interruption(cause, step, job.cut_file))
     estimator = kte.TPUEstimator(
         model_fn_of(dropout),
         config=kte.RunConfig(

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+from collections.abc import Callable
 
 import keras_tpu_estimator as kte
 from tests.many_hosts.launching import Ended, launch
@@ -27,6 +28,7 @@ def interrupt(
     processes: tuple[int, ...] = _PROCESSES,
     causes: tuple[str, ...] = CAUSES,
     most: int = 3,
+    run: Callable[[Job, int], Ended] | None = None,
 ) -> dict[str, object]:
     """Interrupts jobs that restart themselves, until each has reached its last step.
 
@@ -36,6 +38,8 @@ def interrupt(
         processes: The numbers of processes, in turn. Defaults to 2, 3 and 4.
         causes: The causes of interruptions, in turn.
         most: The maximum number of interruptions of a job. Defaults to 3.
+        run: Runs a job in a number of processes. By default, the command `launch`
+            starts and restarts it.
 
     Returns:
         Counts by their description.
@@ -44,6 +48,7 @@ def interrupt(
         ViolationError: A job did not end by itself, or with other weights than
             uninterrupted processes.
     """
+    run = run or _launched
     rng = random.Random(0)
     steps = _STEPS_BETWEEN * most + _LAST_STEPS
     next_cause = (causes[number % len(causes)] for number in range(jobs * most))
@@ -51,7 +56,7 @@ def interrupt(
     @functools.cache
     def undisturbed(count: int) -> str:
         job = Job(os.path.join(directory, f"undisturbed-{count}"), steps)
-        _check_end(_launched(job, count), job)
+        _check_end(run(job, count), job)
         return job.model_dir
 
     interruptions = 0
@@ -65,7 +70,7 @@ def interrupt(
                 for start in range(1, rng.randint(1, most) + 1)
             ),
         )
-        ended = _launched(job, count)
+        ended = run(job, count)
         _check_end(ended, job)
         check_equal(job.model_dir, undisturbed(count))
         counted = ended.text.count(INTERRUPTED)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import socket
 from typing import Self
 
 import jax
@@ -77,3 +78,10 @@ def check_is_posix(what: str, instead: str) -> None:
     """
     if IS_WINDOWS:
         raise NotImplementedError(f"{what} is not supported on Windows. {instead}")
+
+
+def free_port(host: str = "") -> int:
+    """Returns a port that is free on an address of this machine; by default, on all."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

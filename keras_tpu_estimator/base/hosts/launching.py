@@ -9,21 +9,21 @@ others, and starts all again or returns its exit code.
 """
 
 import argparse
-import io
 import os
-import re
-import socket
-import sys
 from collections.abc import Mapping, Sequence
 
-from keras_tpu_estimator.base.common.machine import check_is_posix
-from keras_tpu_estimator.base.hosts import parent_process, restart_count
-from keras_tpu_estimator.base.hosts.detection import (
-    ADDRESS_VARIABLE,
-    COUNT_VARIABLE,
-    ID_VARIABLE,
-)
+from keras_tpu_estimator.base.common.machine import check_is_posix, free_port
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.detection import ADDRESS_VARIABLE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
+from keras_tpu_estimator.base.hosts.launch_options import (
+    add_restart_options,
+    add_script,
+    command_of,
+    positive,
+)
+from keras_tpu_estimator.base.hosts.output_lines import show_all_characters
+from keras_tpu_estimator.base.hosts.process_environment import environment_for
 from keras_tpu_estimator.base.hosts.restarting import RestartPolicy, run_with_restarts
 from keras_tpu_estimator.base.hosts.started_processes import Outcome, StartedProcesses
 
@@ -36,10 +36,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
     The code is 128 + signal for a process that a signal ended.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # The terminal may not support all characters of the output.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    show_all_characters()
     parser = _parser(name)
     options = parser.parse_args(arguments)
     try:
@@ -53,23 +50,25 @@ def main(name: str, arguments: Sequence[str]) -> int:
         "Start the script once, which uses all devices of this machine, or "
         "run the command in WSL.",
     )
-    command = [sys.executable, *(["-m"] if options.module else [])]
-    command += [options.script, *options.arguments]
+    command = command_of(options)
     signals = ForwardedSignals()
 
     def start(slots: tuple[int, ...], restarts: int) -> Outcome:
         # An earlier process may still hold the last port.
-        address = f"{_HOST}:{_free_port()}"
+        address = f"{_HOST}:{free_port(_HOST)}"
         environments = [
-            _environment(os.environ, address, len(slots), number)
-            | _simulated(os.environ, options.cores)
-            | {restart_count.VARIABLE: str(restarts)}
-            for number in range(len(slots))
-        ]
-        for slot, environment in zip(slots, environments, strict=True):
             # Each process uses one GPU, if there are any.
-            environment.setdefault("JAX_LOCAL_DEVICE_IDS", str(slot))
-        return StartedProcesses(command, environments, options.grace, signals).run()
+            environment_for(
+                Cluster(address, len(slots), number, local_id=slot),
+                os.environ | _simulated(os.environ, options.cores),
+                restarts,
+            )
+            # Only processes of this machine reach the coordinator.
+            | {"JAX_COORDINATOR_BIND_ADDRESS": address, ADDRESS_VARIABLE: address}
+            for number, slot in enumerate(slots)
+        ]
+        outcome = StartedProcesses(command, environments, options.grace, signals).run()
+        return outcome.in_slots(slots)
 
     with signals.active():
         return run_with_restarts(policy, start, signals)
@@ -83,83 +82,19 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--processes",
-        type=_positive,
+        type=positive,
         required=True,
         help="number of processes",
     )
     parser.add_argument(
         "--cores",
-        type=_positive,
+        type=positive,
         help="number of CPU devices to simulate in each process; by default "
         "each has the devices that JAX finds, and at most one GPU",
     )
-    parser.add_argument(
-        "--grace",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="seconds between SIGTERM and SIGKILL for the other processes "
-        "after one has failed (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=_natural,
-        default=0,
-        metavar="N",
-        help="number of times that all processes start again after a signal, a lost "
-        "process or an error of the storage (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--min-processes",
-        type=_positive,
-        metavar="M",
-        help="number of processes with which the job may continue, if one of them "
-        "fails first twice (default: all)",
-    )
-    parser.add_argument(
-        "-m",
-        dest="module",
-        action="store_true",
-        help="the script is the name of a module, as in python -m",
-    )
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    add_restart_options(parser, max_restarts=0)
+    add_script(parser)
     return parser
-
-
-def _positive(text: str) -> int:
-    if not re.fullmatch("0*[1-9][0-9]*", text):
-        raise argparse.ArgumentTypeError(
-            f"must be a positive integer. Received: {text!r}"
-        )
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    return 0 if re.fullmatch("0+", text) else _positive(text)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _environment(
-    inherited: Mapping[str, str], address: str, count: int, number: int
-) -> dict[str, str]:
-    """Returns the environment of one process."""
-    return {
-        # Lines appear as soon as they are written.
-        "PYTHONUNBUFFERED": "1",
-        # Each process has its own place in the cluster.
-        **{k: v for k, v in inherited.items() if k != parent_process.VARIABLE},
-        # Only processes of this machine reach the coordinator.
-        "JAX_COORDINATOR_BIND_ADDRESS": address,
-        ADDRESS_VARIABLE: address,
-        COUNT_VARIABLE: str(count),
-        ID_VARIABLE: str(number),
-    }
 
 
 def _simulated(inherited: Mapping[str, str], cores: int | None) -> dict[str, str]:

@@ -5,13 +5,22 @@ second and when it ends, because an output of several processes cannot be rewrit
 """
 
 import array
+import io
 import os
 import select
+import sys
 import time
 from collections.abc import Iterator
 
 _CHUNK_BYTES = 2**16
 _UPDATE_SECS = 1.0
+
+
+def show_all_characters() -> None:
+    """Escapes the characters of the output that the terminal does not support."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class Lines:

@@ -61,7 +61,8 @@ def run_with_restarts(
 
     Args:
         policy: The number of restarts and processes.
-        start: Runs processes in some slots, after a number of restarts.
+        start: Runs processes in some slots, after a number of restarts. The outcome has
+            the slot that failed first.
         signals: The signals of this process. One of them prevents a restart.
         clock: Returns the time in seconds.
 
@@ -72,6 +73,11 @@ def run_with_restarts(
     pause = _PAUSE_SECS
     while True:
         slots = policy.slots(failed)
+        if len(slots) < policy.processes:
+            _report(
+                f"This start omits process {failed[-1]}, which was the first to fail "
+                "twice in succession."
+            )
         began = clock()
         outcome = start(slots, len(failed))
         if not outcome.code or not policy.max_restarts:
@@ -86,12 +92,11 @@ def run_with_restarts(
         if len(failed) == policy.max_restarts:
             _report(f"No restart: the limit of {policy.max_restarts} is reached.")
             return outcome.code
-        failed.append(None if outcome.number is None else slots[outcome.number])
+        failed.append(outcome.number)
         if clock() - began > _LONGEST_PAUSE_SECS:
             pause = _PAUSE_SECS
         _report(
-            f"Restart {len(failed)} of at most {policy.max_restarts} in {pause:.0f} s, "
-            f"with {len(policy.slots(failed))} processes."
+            f"Restart {len(failed)} of at most {policy.max_restarts} in {pause:.0f} s."
         )
         if signals.wait(pause):
             return outcome.code

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, TextIO
 
+from keras_tpu_estimator.base.hosts.detection import COUNT_VARIABLE, ID_VARIABLE
 from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.output_lines import lines_of
 
 # The time in which processes may end by themselves after a failure.
-_MOMENT_SECS = 2.0
+MOMENT_SECS = 2.0
 # Executes a command in a process that Linux kills when its parent ends, even if the
 # parent is killed. Code after a fork must not do this, because the parent has threads.
 _ENDS_WITH_PARENT = """
@@ -38,7 +39,7 @@ class Outcome:
 
     Attributes:
         code: The shell exit code of the first one that failed, or 0.
-        number: Its number, or `None`.
+        number: Its number, or that of its slot; `None` if unknown.
         signals: The signals that this process has received.
     """
 
@@ -54,8 +55,14 @@ class Outcome:
         """
         return not self.signals and (self.code == RETRY_CODE or self.code > 128)
 
+    def in_slots(self, slots: Sequence[int]) -> "Outcome":
+        """Returns this with the number of a slot, if processes had these slots."""
+        if self.number is None:
+            return self
+        return dataclasses.replace(self, number=slots[self.number])
 
-class _Action(NamedTuple):
+
+class Action(NamedTuple):
     """An action at a time, unless all processes have ended before."""
 
     at: float
@@ -79,6 +86,9 @@ class StartedProcesses:
         self._all: list[subprocess.Popen[bytes]] = []
         self._ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._is_writing = threading.Lock()
+        # A stop may come from another thread before a process has started.
+        self._is_starting = threading.Lock()
+        self._is_stopped = False
 
     def run(self) -> Outcome:
         """Starts the processes, and waits for them."""
@@ -94,11 +104,22 @@ class StartedProcesses:
             self._kill()
         return outcome
 
+    def stop(self) -> None:
+        """Ends the processes, and kills those that continue. Any thread may call it."""
+        with self._is_starting:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            self._end_others()
+        kill = threading.Timer(self._grace_secs, self._kill)
+        kill.daemon = True
+        kill.start()
+
     def _wait(self) -> Outcome:
         """Waits for all; after a failure, ends the others in time."""
         failed = Outcome()
         # The actions after a failure, by time.
-        actions: collections.deque[_Action] = collections.deque()
+        actions: collections.deque[Action] = collections.deque()
         for _ in self._all:
             number, code = self._next_end(actions)
             if code:
@@ -106,13 +127,11 @@ class StartedProcesses:
             if code and not failed.code:
                 failed = Outcome(code, number)
                 now = time.monotonic()
-                actions.append(_Action(now + _MOMENT_SECS, self._end_others))
-                actions.append(
-                    _Action(now + _MOMENT_SECS + self._grace_secs, self._kill)
-                )
+                actions.append(Action(now + MOMENT_SECS, self._end_others))
+                actions.append(Action(now + MOMENT_SECS + self._grace_secs, self._kill))
         return dataclasses.replace(failed, signals=(*self._signals.received,))
 
-    def _next_end(self, actions: "collections.deque[_Action]") -> tuple[int, int]:
+    def _next_end(self, actions: "collections.deque[Action]") -> tuple[int, int]:
         """Returns the next process that ends, and its shell exit code."""
         while actions:
             try:
@@ -129,19 +148,22 @@ class StartedProcesses:
 
     def _start(self, number: int, environment: Mapping[str, str]) -> None:
         ended, at_end = os.pipe()
-        process = subprocess.Popen(
-            self._command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A terminal signals its process group, so forwarding would repeat it.
-            process_group=0,
-        )
-        self._all.append(process)
+        with self._is_starting:
+            process = subprocess.Popen(
+                self._command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # A terminal signals its process group, so forwarding would repeat it.
+                process_group=0,
+            )
+            self._all.append(process)
+            if self._is_stopped:
+                self._end_others()
         for received in self._signals.received:
             process.send_signal(received)
-        prefix = f"[{number}] "
+        prefix = f"[{environment[ID_VARIABLE]}] "
         readers = [
             threading.Thread(
                 target=self._copy,
@@ -171,10 +193,11 @@ class StartedProcesses:
         name = ""
         with contextlib.suppress(ValueError):
             name = f", {signal.Signals(code - 128).name}"
+        environment = self._environments[number]
         with self._is_writing, contextlib.suppress(OSError):
             sys.stderr.write(
-                f"Process {number} of {len(self._all)} has ended with exit "
-                f"code {code}{name}.\n"
+                f"Process {environment[ID_VARIABLE]} of {environment[COUNT_VARIABLE]} "
+                f"has ended with exit code {code}{name}.\n"
             )
             sys.stderr.flush()
 

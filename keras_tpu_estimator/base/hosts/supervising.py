@@ -1,0 +1,143 @@
+"""The command that starts a script on this host, as a part of a job that restarts.
+
+    python -m keras_tpu_estimator supervise --max-restarts 100 train.py ...
+
+Each host runs it, or each process that a starter starts. If a process of the job fails,
+or a host is lost, all processes stop, and start again from the last checkpoint.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+
+from keras_tpu_estimator.base.common.machine import check_is_posix
+from keras_tpu_estimator.base.hosts import detection
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
+from keras_tpu_estimator.base.hosts.job_leader import JobLeader
+from keras_tpu_estimator.base.hosts.joined_supervisors import JoinedSupervisors
+from keras_tpu_estimator.base.hosts.launch_options import (
+    add_restart_options,
+    add_script,
+    command_of,
+    positive,
+)
+from keras_tpu_estimator.base.hosts.output_lines import show_all_characters
+from keras_tpu_estimator.base.hosts.process_environment import environment_for
+from keras_tpu_estimator.base.hosts.restarting import RestartPolicy
+from keras_tpu_estimator.base.hosts.started_processes import StartedProcesses
+from keras_tpu_estimator.base.hosts.supervisor import Supervisor
+from keras_tpu_estimator.base.hosts.supervisor_connection import Start
+
+_LOCAL_HOST = "127.0.0.1"
+# More than the leader waits for others to read the end of the job.
+_JOIN_SECS = 15.0
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Runs the command, and returns 0 or the exit code of the job.
+
+    It is that of the process that failed first in the last start; 75 if the supervisor
+    of process 0 is not reached, 69 if too few join.
+    """
+    show_all_characters()
+    parser = _parser(name)
+    options = parser.parse_args(arguments)
+    check_is_posix(f"The command `{name}`", "Run it in WSL.")
+    try:
+        cluster = detection.find_cluster(int(options.wait))
+        policy = RestartPolicy(
+            cluster.num_processes, options.max_restarts, options.min_processes
+        )
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
+    signals = ForwardedSignals()
+
+    def process_of(start: Start) -> StartedProcesses:
+        place = Cluster(start.address, start.count, start.number, cluster.local_id)
+        environment = environment_for(place, os.environ, start.restarts)
+        if start.count != cluster.num_processes:
+            # It has another number of processes.
+            environment.pop("TF_CONFIG", None)
+        return StartedProcesses(
+            command_of(options), [environment], options.grace, signals
+        )
+
+    with signals.active(), _leader(cluster, policy, options, signals) as leader:
+        return Supervisor(
+            cluster.process_id,
+            leader,
+            process_of,
+            wait_secs=options.wait,
+            timeout=options.timeout,
+            signals=signals,
+        ).run()
+
+
+@contextlib.contextmanager
+def _leader(
+    cluster: Cluster,
+    policy: RestartPolicy,
+    options: argparse.Namespace,
+    signals: ForwardedSignals,
+) -> Iterator[tuple[str, int]]:
+    """Yields host and port of the leader, which runs in process 0 in a `with` block."""
+    address = cluster.coordinator_address or f"{_LOCAL_HOST}:0"
+    host, _, port = address.rpartition(":")
+    if cluster.process_id:
+        yield host.strip("[]"), int(port)
+        return
+    listener = _listener(cluster, int(port))
+    leader = JobLeader(
+        JoinedSupervisors(listener, cluster.num_processes, options.timeout),
+        host,
+        policy,
+        wait_secs=options.wait,
+        end_secs=options.grace + options.timeout,
+        signals=signals,
+    )
+    thread = threading.Thread(target=leader.run, daemon=True)
+    thread.start()
+    yield _LOCAL_HOST, listener.getsockname()[1]
+    thread.join(_JOIN_SECS)
+
+
+def _listener(cluster: Cluster, port: int) -> socket.socket:
+    """Returns the socket at which the supervisors of all hosts reach this process."""
+    if cluster.is_alone:
+        return socket.create_server((_LOCAL_HOST, port))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True
+        )
+    return socket.create_server(("", port))
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m keras_tpu_estimator {name}",
+        description="Starts a script as one process of a cluster, and restarts it with "
+        "those of the other hosts, on which this command also runs.",
+    )
+    add_restart_options(parser, max_restarts=100)
+    parser.add_argument(
+        "--wait",
+        type=positive,
+        default=600,
+        metavar="SECONDS",
+        help="seconds to wait for the supervisors of other hosts, at the start and "
+        "after they were lost (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=30,
+        metavar="SECONDS",
+        help="seconds of silence after which the supervisor of another host is lost "
+        "(default: %(default)s)",
+    )
+    add_script(parser)
+    return parser
