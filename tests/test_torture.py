@@ -12,6 +12,7 @@ from tests.torture import (
     killing,
     restarts,
     saves,
+    supervised,
     users,
 )
 from tests.torture.figures import ViolationError
@@ -124,3 +125,12 @@ def test_interrupted_jobs_restart_themselves(cause, tmp_path):
 def test_jobs_of_several_sizes_restart_themselves(tmp_path):
     figures = restarts.interrupt(str(tmp_path), jobs=9)
     assert figures["interruptions of their processes"] >= 9
+
+
+@pytest.mark.slow
+def test_supervised_jobs_end_by_themselves(tmp_path):
+    causes = (*restarts.CAUSES, *supervised.CAUSES)
+    figures = restarts.interrupt(
+        str(tmp_path), jobs=8, causes=causes, run=supervised.run
+    )
+    assert figures["interruptions of their processes"] >= 8
