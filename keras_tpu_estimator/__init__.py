@@ -37,6 +37,7 @@ if _TYPE_CHECKING:
     )
     from keras_tpu_estimator.api.config.run_config import RunConfig
     from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
+    from keras_tpu_estimator.api.model_fn.attention import dot_product_attention
     from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
     from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
         CrossShardOptimizer,
@@ -141,6 +142,7 @@ __all__ = [
     "compare",
     "cross_replica_mean",
     "cross_replica_sum",
+    "dot_product_attention",
     "errors",
     "evaluate_continuously",
     "experimental",
@@ -207,6 +209,7 @@ _MODULES = {
     "compare": "workflow.comparing.compare",
     "cross_replica_mean": "base.mesh.replica_context",
     "cross_replica_sum": "base.mesh.replica_context",
+    "dot_product_attention": "api.model_fn.attention",
     "errors": "errors",
     "evaluate_continuously": "workflow.continuous",
     "experimental": "experimental",

@@ -119,6 +119,7 @@ class StepCost:
         state_copies: The copies among them of state that one step passes to the next,
             such as variables.
         callbacks: The operations that call Python on the host.
+        attentions: The attentions that a kernel computes without storing scores.
         kernels: The kernels whose cost is unknown.
         has_unknown_loops: Whether some loops have an unknown number of rounds; one
             round of each is counted.
@@ -136,6 +137,7 @@ class StepCost:
     copied: float | None
     state_copies: tuple[Allocation, ...]
     callbacks: tuple[str, ...]
+    attentions: float
     kernels: tuple[str, ...]
     has_unknown_loops: bool
     memory: Memory
@@ -208,6 +210,7 @@ def step_cost(
         work.bytes_copied(step) * share,
         memory.state_copies(module, parts.body, steps),
         callbacks(step),
+        work.attentions(step) * share,
         kernels,
         not all(run.is_known for run in step),
         program_memory,

@@ -98,6 +98,8 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
 
 def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
     yield "a step on a core computes", _flops(cost.flops)
+    if cost.attentions:
+        yield "  attentions without scores", f"{cost.attentions:,g}"
     if cost.bytes is not None:
         yield "  moves in its memory", shown_bytes(cost.bytes)
     for collective in cost.collectives:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning.attention import attention_flops, is_forward
 from keras_tpu_estimator.planning.hlo import ArrayType, Computation, Instruction
 from keras_tpu_estimator.planning.loops import Run
 
@@ -95,9 +96,18 @@ def bytes_copied(runs: Iterable[Run]) -> float:
 
 def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
     """Returns the kernels whose work is unknown."""
-    targets = {run.instruction.target for run in runs}
+    targets = {run.instruction.target for run in runs if _attention_flops(run) is None}
     names = filter(_KERNELS.fullmatch, targets)
     return tuple(sorted(name for name in names if not is_product(name)))
+
+
+def attentions(runs: Iterable[Run]) -> float:
+    """Returns the number of attentions that a kernel computes without scores."""
+    return float(sum(run.times for run in runs if is_forward(run.instruction)))
+
+
+def _attention_flops(run: Run) -> float | None:
+    return attention_flops(run.instruction, _operands(run.instruction, run.computation))
 
 
 def _flops(run: Run) -> float:
@@ -105,6 +115,8 @@ def _flops(run: Run) -> float:
     opcode = instruction.opcode
     operands = _operands(instruction, run.computation)
     of_product = product_flops(instruction, operands)
+    if of_product is None:
+        of_product = attention_flops(instruction, operands)
     if of_product is not None:
         return of_product
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):

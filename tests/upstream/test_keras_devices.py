@@ -78,23 +78,3 @@ def test_keras_flash_attention_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch):
         query, query, query, is_causal=True, scale=1.0
     )
     np.testing.assert_allclose(found, causal, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.usefixtures("finds_a_tpu")
-@pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"scale": 0.5}])
-def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
-    function = functools.partial(attended, **settings)
-    with keras_devices.on_platform("tpu"):
-        told = jaxpr_of(function, QUERY)
-    assert "pallas_call" not in told
-    monkeypatch.undo()
-    assert told == jaxpr_of(function, QUERY)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"flash_attention": True}, {"attn_logits_soft_cap": 5.0}]
-)
-def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
-    with keras_devices.on_platform("tpu"):
-        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Omit it"):
-            keras_nn.dot_product_attention(QUERY, QUERY, QUERY, **settings)

@@ -4,12 +4,15 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from keras_tpu_estimator.base.hosts import parent_process, ray_workers, starters
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.starter import Definition, Environment
 from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.upstream import jax_clusters
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -55,7 +58,7 @@ def find_cluster(timeout_secs: int) -> Cluster:
     if not definition.is_complete:
         definition = definition.completed_by(_from_mpi4py(os.environ) or Definition())
     if definition.is_complete:
-        return definition.cluster()
+        return _cluster_of(definition)
     _check_defines_nothing(definition)
     _warn_if_others_are_possible()
     return Cluster()
@@ -77,7 +80,7 @@ def read_cluster() -> Cluster:
             *(starter.read for starter in starters.OF_MACHINES),
         )
     )
-    return definition.cluster() if definition.is_complete else Cluster()
+    return _cluster_of(definition) if definition.is_complete else Cluster()
 
 
 def _decided() -> Cluster | None:
@@ -252,7 +255,18 @@ def _warn_if_others_are_possible() -> None:
         )
 
 
-def _naming_source(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:
+def _cluster_of(definition: Definition) -> Cluster:
+    """Returns the cluster of a complete definition."""
+    if definition.count == 1:
+        return Cluster()
+    count, number = definition.count or 0, definition.number or 0
+    return _naming_source(
+        definition.source,
+        lambda: Cluster(definition.address, count, number, definition.local_id),
+    )
+
+
+def _naming_source(where: str, make: Callable[[], T]) -> T:
     """Returns a cluster; an error names the place of its definition."""
     try:
         return make()

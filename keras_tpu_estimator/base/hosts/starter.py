@@ -5,8 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from keras_tpu_estimator.base.hosts.cluster import Cluster
-
 Environment: TypeAlias = Mapping[str, str]
 T = TypeVar("T")
 
@@ -51,21 +49,6 @@ class Definition:
             _first(self.number, other.number),
             _first(self.local_id, other.local_id),
         )
-
-    def cluster(self) -> Cluster:
-        """Returns the cluster, if this is complete.
-
-        Raises:
-            ValueError: The values are invalid. The error names their source.
-        """
-        if self.count == 1:
-            return Cluster()
-        try:
-            return Cluster(
-                self.address, self.count or 0, self.number or 0, self.local_id
-            )
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{error} It was found in {self.source}.") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,6 +83,11 @@ class Cores:
     def _first(self) -> jax.Device:
         return self.devices[0]
 
+    @property
+    def are_known(self) -> bool:
+        """Whether a program runs only on these cores; an export may run anywhere."""
+        return self.mesh is not None or self.device is not None
+
     def as_one(self) -> "Cores":
         """Returns the same cores as one replica, which all hold its results."""
         topology = Topology(1, cores_per_replica=self.topology.cores_per_replica)

@@ -5,7 +5,6 @@ A traced program may run on other devices, such as those of a plan.
 
 import contextlib
 import contextvars
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -89,7 +88,6 @@ def on_platform(platform: str) -> Iterator[None]:
             keras_layers.calls_watched(_nothing),
             USES_CPU.block(lambda uses_cpu, x: platform == "cpu"),
             USES_GPU.block(lambda is_available: _is_on_gpu(platform)),
-            ATTENTION.block(_attention if platform == "tpu" else _plain),
             MOMENTS.block(_plain if platform == "cpu" else _moments),
         ):
             yield
@@ -112,19 +110,6 @@ def _plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _is_on_gpu(platform: str) -> bool:
     return platform == "gpu" and Machine.from_jax().platform == "gpu"
-
-
-def _attention(attention: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Returns attention on a TPU, without the flash attention of Keras."""
-    arguments = inspect.signature(attention).bind(*args, **kwargs).arguments
-    for name in ("flash_attention", "attn_logits_soft_cap"):
-        if arguments.get(name):
-            raise ValueError(
-                "Attention on a TPU must not use Keras's flash attention, which "
-                "computes wrong numbers there. Received: "
-                f"{name}={arguments[name]}. Omit it."
-            )
-    return attention(**{**arguments, "flash_attention": False})
 
 
 def _moments(

@@ -46,6 +46,16 @@ MASKED_ATTENTION = Replacement(
         ("keras.layers.MultiHeadAttention.call",),
     ),
 )
+ATTENTION_MASKS = tuple(
+    Replacement(
+        PrivateName(
+            "computes the mask of an attention, of which the kernel of a TPU needs the "
+            "parts",
+            (f"keras.layers.{name}._compute_attention_mask",),
+        )
+    )
+    for name in ("MultiHeadAttention", "GroupQueryAttention")
+)
 _GET_MASK = PrivateName(
     "returns the mask of a tensor",
     ("keras.src.backend.common.masking.get_keras_mask",),

@@ -33,7 +33,11 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
-from keras_tpu_estimator.front_ends.keras import batch_normalization, layer_checks
+from keras_tpu_estimator.front_ends.keras import (
+    batch_normalization,
+    layer_checks,
+    long_attention,
+)
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 
 
@@ -86,6 +90,7 @@ class TracedModelFn:
         with (
             replica_context.replica_scope(self.example.cores.context),
             keras_devices.on_platform(self.example.cores.platform),
+            long_attention.attention_on(self.example.cores),
             self.options.scope(),
             layer_checks.layers_checked(self.policies, warns=training),
             batch_normalization.synchronizing(self.options.synchronize_batch_norm),

@@ -1,0 +1,1 @@
+"""Computations on the cores of a TPU."""

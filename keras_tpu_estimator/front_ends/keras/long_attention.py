@@ -1,0 +1,153 @@
+"""Keras's attention over long sequences, on the cores of a program."""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.tpu import attention as kernel
+from keras_tpu_estimator.base.tpu.attention import Visibility
+from keras_tpu_estimator.base.upstream import keras_devices, keras_layers
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+# Subclasses may change the mask.
+_LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+_RANK = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class _LayerMask:
+    """The rules of the mask that a layer has computed for its attention."""
+
+    layer: keras.layers.Layer
+    visibility: Visibility
+
+
+_layer_mask: contextvars.ContextVar[_LayerMask | None] = contextvars.ContextVar(
+    "layer_mask", default=None
+)
+
+
+@contextlib.contextmanager
+def attention_on(cores: Cores) -> Iterator[None]:
+    """Computes long attentions in a `with` block by the kernel of a TPU."""
+    if cores.platform != "tpu":
+        with kernel.on_cores(cores), keras_devices.ATTENTION.block(_plain):
+            yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kernel.on_cores(cores))
+        for replacement in keras_layers.ATTENTION_MASKS:
+            stack.enter_context(replacement.block(_mask_of_layer))
+        attention = functools.partial(_attention, cores)
+        stack.enter_context(keras_devices.ATTENTION.block(attention))
+        yield
+
+
+def _plain(attention: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return attention(*args, **kwargs)
+
+
+def _mask_of_layer(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns the mask of a layer, and remembers the rules that it consists of.
+
+    The mask itself is an array of `[batch, queries, keys]`, which does not show them.
+    """
+    bound = inspect.signature(compute).bind(*args, **kwargs)
+    bound.apply_defaults()
+    layer, *_ = args
+    masks = {
+        name: None if mask is None else jnp.asarray(mask, bool)
+        for name, mask in bound.arguments.items()
+        if name.endswith("_mask") and not isinstance(mask, bool)
+    }
+    is_simple = type(layer) in _LAYERS
+    if masks["attention_mask"] is not None:
+        is_simple = is_simple and masks["attention_mask"].shape[1:-1] == (1,)
+        masks["attention_mask"] = masks["attention_mask"][:, 0] if is_simple else None
+    keys = [
+        masks[name]
+        for name in ("value_mask", "key_mask", "attention_mask")
+        if masks[name] is not None
+    ]
+    visibility = Visibility(
+        bound.arguments["use_causal_mask"],
+        _window(layer),
+        masks["query_mask"],
+        functools.reduce(jnp.logical_and, keys) if keys else None,
+    )
+    _layer_mask.set(_LayerMask(layer, visibility) if is_simple else None)
+    return compute(*args, **kwargs)
+
+
+def _window(layer: keras.layers.Layer) -> tuple[int, int] | None:
+    width = layer.get_config().get("sliding_window")
+    return None if width is None else (width - 1, width - 1)
+
+
+def _visibility(arguments: Mapping[str, Any]) -> Visibility | None:
+    """Returns the keys that each query sees; `None` if they follow no simple rule."""
+    computed = _layer_mask.get()
+    _layer_mask.set(None)
+    is_causal, mask = bool(arguments["is_causal"]), arguments["mask"]
+    if mask is None:
+        return Visibility(is_causal)
+    if computed is not None and computed.layer is keras_layers.called_layer():
+        visibility = computed.visibility
+        return dataclasses.replace(
+            visibility, is_causal=is_causal or visibility.is_causal
+        )
+    mask = jnp.asarray(mask)
+    if mask.ndim == _RANK and mask.shape[1:3] == (1, 1) and mask.dtype == bool:
+        return Visibility(is_causal, keys=mask[:, 0, 0])
+    return None
+
+
+def _attention(
+    cores: Cores, attention: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Returns attention on a TPU, without the flash attention of Keras."""
+    bound = inspect.signature(attention).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    if arguments["attn_logits_soft_cap"]:
+        raise ValueError(
+            "Attention on a TPU must not cap its scores, because Keras computes wrong "
+            "numbers there. Received: attn_logits_soft_cap="
+            f"{arguments['attn_logits_soft_cap']}. Omit it."
+        )
+    asked = arguments["flash_attention"]
+    qkv = [jnp.asarray(arguments[name]) for name in ("query", "key", "value")]
+    if asked is False or (asked is None and not kernel.is_long(qkv[0], qkv[1])):
+        return attention(**{**arguments, "flash_attention": False})
+    visibility = _visibility(arguments)
+    reason = kernel.unsuitable(*qkv, cores)
+    if reason is None and arguments["bias"] is not None:
+        reason = "it has a bias"
+    if reason is None and visibility is None:
+        reason = "its mask depends on both the query and the key"
+    if reason is None and visibility is not None:
+        return kernel.attention(*qkv, visibility, cores, arguments["scale"])
+    if asked:
+        raise ValueError(
+            "Flash attention must be computed by the kernel of a TPU. Received: an "
+            f"attention for which it is unsuitable, because {reason}. Omit "
+            "flash_attention."
+        )
+    _logger.info(
+        "An attention of %d queries over %d keys stores its scores, because %s.",
+        qkv[0].shape[1],
+        qkv[1].shape[1],
+        reason,
+    )
+    return attention(**{**arguments, "flash_attention": False})
