@@ -12,12 +12,14 @@ from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.planning.kept_plans import KeptPlans
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
+from keras_tpu_estimator.planning.search import SearchOptions
 from keras_tpu_estimator.runs.call_receiver import receiving_calls
 from keras_tpu_estimator.tf1 import command
 
 # Options whose value may be the next argument.
-_WITH_VALUE = ("--topology", "--save")
+_WITH_VALUE = ("--topology", "--save", "--budget", "--keep", "--vary")
 
 _EPILOG = """\
 Options, except -h and -m, may also follow SCRIPT. Those after -- belong to it.
@@ -55,6 +57,31 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--quick",
         action="store_true",
         help="optimizes less, in a fraction of the time; omits bytes, cycles and times",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="compiles other options of training, and shows the fastest that fit",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        metavar="MINUTES",
+        help="minutes after which --search compiles no further candidate",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="FOLDER",
+        help="keeps what --search has compiled there, for the next search",
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        choices=("batch", "dtype"),
+        help="with --search, also tries what changes the results: larger batches, or "
+        "bfloat16 activations",
     )
     parser.add_argument(
         "--save",
@@ -97,7 +124,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
             f"{targets[0].name}, the first topology.\n"
         )
     report = functools.partial(print, file=sys.stderr, flush=True)
-    dry_run = DryRun(targets, options=how, report=report)
+    dry_run = DryRun(targets, print, how, report, _search_options(options))
     try:
         with (
             shown_devices(targets[0]),
@@ -146,6 +173,18 @@ def _parsed(
     if not options.topology:
         parser.error("--topology is required, such as --topology v5e:4x4")
     return options, script_arguments
+
+
+def _search_options(options: argparse.Namespace) -> SearchOptions | None:
+    """Returns the options of a search, if one is requested."""
+    if not options.search:
+        return None
+    return SearchOptions(
+        60 * options.budget,
+        "batch" in options.vary,
+        "dtype" in options.vary,
+        None if options.keep is None else KeptPlans(options.keep),
+    )
 
 
 def _store(folder: str | None) -> Executables | None:

@@ -17,10 +17,18 @@ from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.hosts import this_process
-from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
+from keras_tpu_estimator.planning import (
+    compiling,
+    lowering,
+    memory,
+    plan_table,
+    plans,
+    search_table,
+)
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.plans import AS_RUN, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.planning.search import SearchOptions, search
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.call_receiver import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -164,11 +172,13 @@ class DryRun:
         write: Callable[[str], object] = print,
         options: PlanOptions = AS_RUN,
         report: Callable[[str], object] = lambda line: None,
+        search_options: SearchOptions | None = None,
     ):
         self._topologies = topologies
         self._options = options
         self._write = write
         self._report = report
+        self._search_options = search_options
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
         # The bytes that each estimator keeps on a core, by topology and kind.
@@ -253,13 +263,23 @@ class DryRun:
             names = ", ".join(topology.name for topology in self._topologies)
             self._report(f"Compiling mode {mode!r} for {names} ...")
             with compiling.progress(self._report, f"Compiling mode {mode!r}"):
-                plans_of_call = plans.for_topologies(
-                    call, self._topologies, self._options, self._beside(key)
-                )
+                plans_of_call = self._planned(call, key)
             self._write(plan_table.as_text(plans_of_call) + "\n")
             self._calls[key] = plans_of_call
             self._note_resident(key, plans_of_call)
         return self._calls[key]
+
+    def _planned(self, call: Call, key: _Key) -> tuple[Plan | Refusal, ...]:
+        """Plans a call as it is, or with the options that a search finds best."""
+        if self._search_options is not None and call.mode == ModeKeys.TRAIN:
+            result = search(call, self._topologies, self._search_options, self._report)
+            self._write(search_table.as_text(result) + "\n")
+            best = result.best
+            if best is not None:
+                call = best.candidate.call(call)
+        return plans.for_topologies(
+            call, self._topologies, self._options, self._beside(key)
+        )
 
     def _beside(self, key: _Key) -> dict[str, dict[str, ArrayBytes]]:
         """Returns the arrays that earlier calls leave on each core, by topology."""

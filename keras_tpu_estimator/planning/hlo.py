@@ -10,6 +10,8 @@ from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+# An attribute on lines of its own, such as the metadata of a Pallas kernel.
+_MULTILINE = re.compile(r"=\{\n(.*?)\n\}", re.DOTALL)
 _NAMED = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (.*)")
 _OPCODE = re.compile(r" *([\w\-]+)\(")
 _CALLED = re.compile(
@@ -265,7 +267,7 @@ def parse(
     source = SourceLines.parse(text, in_graph)
     lines: list[Instruction] = []
     name, is_entry = "", False
-    for line in text.splitlines():
+    for line in _MULTILINE.sub(r"={\1}", text).splitlines():
         if line.startswith("HloModule"):
             header = line
         elif line.startswith("}"):

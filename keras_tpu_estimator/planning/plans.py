@@ -18,6 +18,7 @@ from keras_tpu_estimator.planning import compiling, costs
 from keras_tpu_estimator.planning.calls import Call, fitting_options
 from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.planning.kept_plans import KeptPlans
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.topologies import DeviceTopology
@@ -25,7 +26,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 # A topology may reject a program because of its memory, its compiler or its
 # number of cores.
-_PROBLEMS = (DoesNotFitError, CompileError, ValueError)
+PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -41,10 +42,12 @@ class PlanOptions:
         store: The store of compiled programs. Defaults to none.
         quick: Whether to optimize less, which takes a part of the time. Defaults to
             `False`.
+        kept: The plans of earlier programs. Defaults to none.
     """
 
     store: Executables | None = None
     quick: bool = False
+    kept: KeptPlans | None = None
 
     def __post_init__(self) -> None:
         if self.quick and self.store is not None:
@@ -122,15 +125,16 @@ class Plan:
             PermissionError: Other users may write to the store.
         """
         try:
-            return cls._compile(call, topology, options)
+            return cls.compiled(call, topology, options)
         except DoesNotFitError as error:
             advised = _advising(error, call, topology, options)
             raise advised from error.__cause__
 
     @classmethod
-    def _compile(
+    def compiled(
         cls, call: Call, topology: DeviceTopology, options: PlanOptions
     ) -> "Plan":
+        """Does the same, without looking for options with which the program fits."""
         machine = topology.machine()
         if call.mode == ModeKeys.PREDICT:
             # Each host predicts its share of a batch separately.
@@ -143,7 +147,27 @@ class Plan:
         loop = LoweredLoop.from_call(
             call.context, call.input_fn, call.mode, machine, call.steps
         )
-        lowered = time.perf_counter()
+        lowering_secs = time.perf_counter() - start
+
+        def of_loop() -> Plan:
+            return cls._of_loop(call, loop, topology, options, lowering_secs)
+
+        if options.kept is None:
+            return of_loop()
+        key = ExecutableKey.from_lowered(call.mode, loop.lowered, loop.devices)
+        return options.kept.plan(key, options.quick, of_loop)
+
+    @classmethod
+    def _of_loop(
+        cls,
+        call: Call,
+        loop: LoweredLoop,
+        topology: DeviceTopology,
+        options: PlanOptions,
+        lowering_secs: float,
+    ) -> "Plan":
+        """Compiles a lowered loop."""
+        start = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
             loop.lowered,
@@ -153,7 +177,7 @@ class Plan:
             options.quick,
             loop.step.additions.line_of,
         )
-        compiling_secs = time.perf_counter() - lowered
+        compiling_secs = time.perf_counter() - start
         cost = _with_resident(
             costs.step_cost(
                 compiled,
@@ -172,7 +196,7 @@ class Plan:
             call.mode,
             loop.steps,
             loop.examples,
-            lowered - start,
+            lowering_secs,
             compiling_secs,
             cost.of_any_effort() if options.quick else cost,
             loop.predictions,
@@ -228,14 +252,14 @@ def _tried(
 ) -> Plan | Refusal:
     try:
         return Plan.from_call(call, topology, options)
-    except _PROBLEMS as error:
+    except PROBLEMS as error:
         return Refusal(topology, call.mode, error)
 
 
 def _fits(call: Call, topology: DeviceTopology) -> bool:
     """Returns whether the program of a call compiles and fits."""
     try:
-        Plan._compile(call, topology, PlanOptions(quick=True))
+        Plan.compiled(call, topology, PlanOptions(quick=True))
     except Exception:
         # For example, a front end does not support an option.
         return False
@@ -264,7 +288,7 @@ def _with_batch_size(
     for _ in range(_MOST_ADVICE):
         smaller = call.with_batch_size(size)
         try:
-            plan = Plan._compile(smaller, topology, PlanOptions(quick=options.quick))
+            plan = Plan.compiled(smaller, topology, PlanOptions(quick=options.quick))
         except DoesNotFitError as next_error:
             size = next_error.batch_size
             if not size:

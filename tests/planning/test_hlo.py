@@ -154,3 +154,13 @@ def test_types_without_a_dtype_are_skipped():
 )
 def test_names_of_dtypes(dtype, name):
     assert hlo.dtype_name(dtype) == name
+
+
+def test_attributes_on_several_lines_are_read():
+    """The metadata of a Pallas kernel."""
+    text = recorded.entry(
+        '%k = f32[8]{0} custom-call(%a), custom_call_target="tpu_custom_call", '
+        'frontend_attributes={kernel_metadata={\n"x":"1"\n}}, '
+        'metadata={op_name="jit(f)/kernel"}'
+    )
+    assert hlo.parse(text).entry.by_name["k"].op_name == "jit(f)/kernel"

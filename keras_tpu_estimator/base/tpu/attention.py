@@ -207,17 +207,12 @@ def _kernel(mask: Any, heads: int, interpret: bool) -> Callable[..., jax.Array]:
     kernel: Callable[..., jax.Array] = kernels.make_splash_mha(
         mask=splash.MultiHeadMask([mask] * heads),
         block_sizes=splash.BlockSizes(
-            **{
-                name: _BLOCK
-                for name in (
-                    "block_q",
-                    "block_kv",
-                    "block_q_dkv",
-                    "block_kv_dkv",
-                    "block_q_dq",
-                    "block_kv_dq",
-                )
-            }
+            block_q=_BLOCK,
+            block_kv=_BLOCK,
+            block_q_dkv=_BLOCK,
+            block_kv_dkv=_BLOCK,
+            block_q_dq=_BLOCK,
+            block_kv_dq=_BLOCK,
         ),
         head_shards=1,
         q_seq_shards=1,

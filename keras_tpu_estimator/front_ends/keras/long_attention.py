@@ -75,16 +75,13 @@ def _mask_of_layer(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     if masks["attention_mask"] is not None:
         is_simple = is_simple and masks["attention_mask"].shape[1:-1] == (1,)
         masks["attention_mask"] = masks["attention_mask"][:, 0] if is_simple else None
-    keys = [
-        masks[name]
-        for name in ("value_mask", "key_mask", "attention_mask")
-        if masks[name] is not None
-    ]
+    of_keys = (masks["value_mask"], masks["key_mask"], masks["attention_mask"])
+    keys = [mask for mask in of_keys if mask is not None]
     visibility = Visibility(
         bound.arguments["use_causal_mask"],
         _window(layer),
         masks["query_mask"],
-        functools.reduce(jnp.logical_and, keys) if keys else None,
+        jnp.stack([*jnp.broadcast_arrays(*keys)]).all(axis=0) if keys else None,
     )
     _layer_mask.set(_LayerMask(layer, visibility) if is_simple else None)
     return compute(*args, **kwargs)
@@ -127,17 +124,24 @@ def _attention(
             f"{arguments['attn_logits_soft_cap']}. Omit it."
         )
     asked = arguments["flash_attention"]
-    qkv = [jnp.asarray(arguments[name]) for name in ("query", "key", "value")]
-    if asked is False or (asked is None and not kernel.is_long(qkv[0], qkv[1])):
-        return attention(**{**arguments, "flash_attention": False})
+    query = jnp.asarray(arguments["query"])
+    key, value = jnp.asarray(arguments["key"]), jnp.asarray(arguments["value"])
     visibility = _visibility(arguments)
-    reason = kernel.unsuitable(*qkv, cores)
-    if reason is None and arguments["bias"] is not None:
-        reason = "it has a bias"
-    if reason is None and visibility is None:
-        reason = "its mask depends on both the query and the key"
-    if reason is None and visibility is not None:
-        return kernel.attention(*qkv, visibility, cores, arguments["scale"])
+    if asked is not False and (asked or kernel.is_long(query, key)):
+        reason = kernel.unsuitable(query, key, value, cores)
+        if arguments["bias"] is not None:
+            reason = "it has a bias"
+        elif visibility is None:
+            reason = "its mask depends on both the query and the key"
+        elif reason is None:
+            scale = arguments["scale"]
+            return kernel.attention(query, key, value, visibility, cores, scale)
+        _refuse(asked, query, key, reason)
+    return attention(**{**arguments, "flash_attention": False})
+
+
+def _refuse(asked: bool, query: Any, key: Any, reason: str | None) -> None:
+    """Raises an error for an attention that must use the kernel, or logs the reason."""
     if asked:
         raise ValueError(
             "Flash attention must be computed by the kernel of a TPU. Received: an "
@@ -146,8 +150,7 @@ def _attention(
         )
     _logger.info(
         "An attention of %d queries over %d keys stores its scores, because %s.",
-        qkv[0].shape[1],
-        qkv[1].shape[1],
+        query.shape[1],
+        key.shape[1],
         reason,
     )
-    return attention(**{**arguments, "flash_attention": False})
