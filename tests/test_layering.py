@@ -54,6 +54,7 @@ INNER_FLOORS = {
         ("upstream",),
         ("cpu", "hosts", "storage"),
         ("mesh", "tracing"),
+        ("tpu",),
     ),
     "files": (
         ("atomic", "summary"),

@@ -5,14 +5,14 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from keras_tpu_estimator.base.storage import trusted
+from keras_tpu_estimator.base.storage import shared_files, trusted
 from keras_tpu_estimator.engine.device.executables import ExecutableKey
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 
-if TYPE_CHECKING:
-    from keras_tpu_estimator.planning.plans import Plan
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,7 @@ class KeptPlans:
     def __post_init__(self) -> None:
         trusted.folder_string("`--keep`", self.folder)
 
-    def plan(
-        self, key: ExecutableKey, quick: bool, compiled: Callable[[], "Plan"]
-    ) -> "Plan":
+    def plan(self, key: ExecutableKey, quick: bool, compiled: Callable[[], T]) -> T:
         """Returns the kept plan of a program, or that of the compiler, and keeps it.
 
         A program that did not compile or fit raises a `CompileError` with the same text
@@ -39,10 +37,11 @@ class KeptPlans:
         name = f"{key.digest}-quick.plan" if quick else f"{key.digest}.plan"
         path = os.path.join(self.folder, name)
         with contextlib.suppress(FileNotFoundError):
-            kept = pickle.loads(trusted.read(path))
-            if isinstance(kept, str):
-                raise CompileError(kept)
-            return kept
+            earlier = pickle.loads(trusted.read(path))
+            if isinstance(earlier, str):
+                raise CompileError(earlier)
+            plan: T = earlier
+            return plan
         try:
             plan = compiled()
         except (CompileError, DoesNotFitError) as error:
@@ -53,8 +52,9 @@ class KeptPlans:
 
     def _keep(self, path: str, value: object) -> None:
         os.makedirs(self.folder, exist_ok=True)
-        # Another search may read it meanwhile.
-        partial = f"{path}.{os.getpid()}"
-        with open(partial, "wb") as file:
-            pickle.dump(value, file)
-        os.replace(partial, path)
+        with commit.partial_file(path) as partial:
+            with open(partial, "wb") as file:
+                pickle.dump(value, file)
+            # No other user may write it, whatever the umask is.
+            os.chmod(partial, 0o644)
+            shared_files.replace(partial, path)

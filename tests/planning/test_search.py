@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import types
 
 import pytest
@@ -11,6 +12,7 @@ from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.planning import search_table
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.planning.kept_plans import KeptPlans
 from keras_tpu_estimator.planning.plans import Plan
 from keras_tpu_estimator.planning.search import SearchOptions, search
 from keras_tpu_estimator.planning.topologies import parse
@@ -251,3 +253,28 @@ def test_command_searches_with_the_compiler(tmp_path, capfd):
     out, err = capfd.readouterr()
     assert "Compiling quickly for v5e:2x2: shard_optimizer=True" in err
     assert "examples/s, at best" in out
+
+
+def test_plans_are_kept_for_the_next_search(tmp_path):
+    kept, key = KeptPlans(str(tmp_path / "kept")), _Key("train-1")
+    other = _Key("train-2")
+
+    def rejected():
+        raise CompileError("rejected")
+
+    assert kept.plan(key, False, lambda: {"plan": 1}) == {"plan": 1}
+    with pytest.raises(CompileError, match="rejected"):
+        kept.plan(other, False, rejected)
+    # The compiler is not called again, except for the quick plan.
+    assert kept.plan(key, False, rejected) == {"plan": 1}
+    with pytest.raises(CompileError, match="rejected"):
+        kept.plan(other, False, lambda: {"plan": 2})
+    assert kept.plan(key, True, lambda: {"plan": 3}) == {"plan": 3}
+    os.chmod(tmp_path / "kept", 0o777)
+    with pytest.raises(PermissionError):
+        kept.plan(key, False, rejected)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Key:
+    digest: str

@@ -1,4 +1,4 @@
-"""Long attentions with the TPU compiler: no scores, and the operations of the kernel."""
+"""Long attentions with the TPU compiler: memory, and the kernel's operations."""
 
 import keras
 import numpy as np
@@ -38,8 +38,8 @@ def test_kernel_stores_no_scores(topology, tmp_path, monkeypatch):
     assert plain.memory.temporary - kernel.memory.temporary > scores
     assert (kernel.attentions, plain.attentions) == (1, 0)
     assert not kernel.kernels
-    # Plain attention computes two products, and four in its gradient. The kernel computes
-    # nine, for 10 of 16 blocks.
+    # Plain attention computes two products, and four in its gradient. The kernel
+    # computes nine, for 10 of 16 blocks.
     product = 2 * 2 * HEADS * SIZE * LENGTH**2
     assert kernel.flops - 9 * 10 / 16 * product == pytest.approx(
         plain.flops - 6 * product, rel=0.15
