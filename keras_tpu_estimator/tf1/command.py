@@ -48,10 +48,13 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
     `tf.compat.v1` with the names that TensorFlow has removed. Afterwards the process
     behaves as with TF1, without eager execution.
     """
+    # It imports TensorFlow.
+    from keras_tpu_estimator.tf1.reimplemented.files import required_folders
+
     folder = sources.folder_of(script, is_module)
     folders = [folder, *sources.folders_on_path()]
     _behave_as_tf1()
-    with tf1_for(folders), python_of_old_variables():
+    with tf1_for(folders), python_of_old_variables(), required_folders():
         names = {"__builtins__": BUILTINS}
         sources.run(script, arguments, is_module, names)
 
