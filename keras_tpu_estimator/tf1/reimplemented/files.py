@@ -4,18 +4,16 @@ TensorFlow now finds no files there. A program whose data is missing would then 
 without data.
 """
 
-import contextlib
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.base.upstream.tensorflow_names import MATCHING_FILES
-
-_WILDCARD = re.compile(r"[*?\[\\]")
+from keras_tpu_estimator.tf1.graph.file_searches import (
+    require_folder,
+    require_folders,
+)
 
 
 def get_matching_files(filename: str | Iterable[str]) -> list[str]:
@@ -37,7 +35,7 @@ def get_matching_files(filename: str | Iterable[str]) -> list[str]:
     """
     patterns = [filename] if isinstance(filename, str | bytes) else [*filename]
     for pattern in patterns:
-        _require_folder(os.fsdecode(pattern))
+        require_folder(os.fsdecode(pattern))
     return tf.gfile.Glob(filename if isinstance(filename, str | bytes) else patterns)
 
 
@@ -72,7 +70,7 @@ def matching_files(pattern: Any, name: str | None = None) -> Any:
     ...     matching_files("missing_*.tfrecord").dtype
     tf.string
     """
-    _require_folders(pattern)
+    require_folders(pattern)
     return tf.io.matching_files(pattern, name)
 
 
@@ -93,46 +91,5 @@ def match_filenames_once(pattern: Any, name: str | None = None) -> Any:
     ...     match_filenames_once("missing_*.tfrecord").op.name
     'matching_filenames'
     """
-    _require_folders(pattern)
+    require_folders(pattern)
     return tf.train.match_filenames_once(pattern, name)
-
-
-@contextlib.contextmanager
-def required_folders() -> Iterator[None]:
-    """Makes searches in graphs require folders, also `tf.data.Dataset.list_files`."""
-
-    def search(function: Callable[..., Any], pattern: Any, name: Any = None) -> Any:
-        _require_folders(pattern)
-        return function(pattern, name)
-
-    with MATCHING_FILES.block(search):
-        yield
-
-
-def _require_folders(pattern: Any) -> None:
-    """Checks the folders of a pattern whose value is known when the graph is built."""
-    value = tf.get_static_value(pattern) if tf.is_tensor(pattern) else pattern
-    for one in [] if value is None else np.ravel(value):
-        _require_folder(os.fsdecode(one))
-
-
-def _require_folder(pattern: str) -> None:
-    """Raises TensorFlow 1's error if it could not list a pattern's local folder."""
-    path = pattern.removeprefix("file://")
-    if "://" in path:
-        return
-    folder = os.path.dirname(_WILDCARD.split(path, maxsplit=1)[0]) or "."
-    try:
-        os.scandir(folder).close()
-    except PermissionError:
-        pass
-    except OSError as error:
-        raise _error(error)(None, None, f"{folder}; {error.strerror}") from None
-
-
-def _error(error: OSError) -> Callable[..., tf.errors.OpError]:
-    if isinstance(error, NotADirectoryError):
-        return tf.errors.FailedPreconditionError
-    if isinstance(error, FileNotFoundError):
-        return tf.errors.NotFoundError
-    return tf.errors.UnknownError
