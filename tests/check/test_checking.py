@@ -587,10 +587,10 @@ GRADED = """
         if mode == tf.estimator.ModeKeys.EVAL:
             tf.py_func(len, [logits], tf.int32)
         if params["prints"]:
-            tf.Print(logits)
+            tf.setdiff1d(logits)
         optimizer = LARS(0.1) if params["lars"] else None
         if mode == "train" and FLAGS.shuffles:
-            tf.timestamp()
+            tf.bincount()
         return make_spec(mode, nets.loss(logits), nets.count_metrics)
 
 
@@ -646,7 +646,7 @@ def test_required_names_are_distinguished_from_those_in_a_branch(program) -> Non
 
     assert graded(Grade.NEEDED) == {"tf.gone_from_loss", "tf.py_func"}
     assert graded(Grade.IN_BRANCH) == {
-        "tf.Print",
+        "tf.bincount",
         "tf.contrib.cloud.BigtableClient",
         "tf.gone_from_a",
         "tf.gone_from_a_branch",
@@ -654,7 +654,7 @@ def test_required_names_are_distinguished_from_those_in_a_branch(program) -> Non
         "tf.gone_from_lars",
         "tf.gone_from_other_rows",
         "tf.gone_from_rows",
-        "tf.timestamp",
+        "tf.setdiff1d",
     }
 
 
