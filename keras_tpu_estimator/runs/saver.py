@@ -22,6 +22,10 @@ from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.device.run_state import Source, Version
+from keras_tpu_estimator.engine.program.additions import (
+    NO_ADDITIONS,
+    StepAdditions,
+)
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.location import Writer, name_for
@@ -189,12 +193,11 @@ class Saver:
         context: EstimatorContext,
         progress: LoopState,
         positions: PositionSaver,
-        retention: Retention | None = None,
-        object_graph: bytes | None = None,
+        additions: StepAdditions = NO_ADDITIONS,
     ):
-        self._object_graph = object_graph
+        self._additions = additions
         self._positions = positions
-        self._retention = retention or Retention(
+        self._retention = additions.retention or Retention(
             context.config.keep_checkpoint_max,
             context.config.keep_checkpoint_every_n_hours or math.inf,
         )
@@ -291,9 +294,12 @@ class Saver:
         )
         # Other processes wait longer for a chief with a slow disk.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
+        trained = self._trained_paths()
+        finite = FiniteValues({*trained} if has_run else set(), values.step)
         token = self._exchange.from_chief(new_token)
-        files = SaveFiles(prefix, token, self._object_graph)
+        additions = self._additions
+        collections = {**additions.collections, "trainable_variables": trained}
+        files = SaveFiles(prefix, token, additions.saved_objects, collections)
         positions = self._positions.beside(files, values.version)
         shards = None
         if self._shard_writer is not None and saved.sharded:
@@ -344,6 +350,6 @@ class Saver:
     def _own_key(self) -> str:
         return self._key(self._model_dir)
 
-    def _trained_paths(self) -> set[str]:
+    def _trained_paths(self) -> list[str]:
         variables = self._runtime.program.store.variables
-        return {path for path, variable in variables.items() if variable.trainable}
+        return [path for path, variable in variables.items() if variable.trainable]

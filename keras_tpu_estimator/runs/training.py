@@ -245,8 +245,7 @@ class Training:
                     context,
                     state,
                     call.positions,
-                    step.additions.retention,
-                    step.additions.saved_objects,
+                    step.additions,
                 ) as saver,
             ):
                 loop = TrainingLoop(self, call, step, state, saver)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.base.common import sources
 from keras_tpu_estimator.base.common.logs import join_tensorflow
+from keras_tpu_estimator.tf1.graph.file_searches import required_folders
 from keras_tpu_estimator.tf1.graph.internals import python_of_old_variables
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 from keras_tpu_estimator.tf1.shims.installing import give_back
@@ -51,7 +52,7 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
     folder = sources.folder_of(script, is_module)
     folders = [folder, *sources.folders_on_path()]
     _behave_as_tf1()
-    with tf1_for(folders), python_of_old_variables():
+    with tf1_for(folders), python_of_old_variables(), required_folders():
         names = {"__builtins__": BUILTINS}
         sources.run(script, arguments, is_module, names)
 

@@ -405,6 +405,15 @@ PROGRAMS = {
         "from tensorflow.python.ops import resource_variable_ops\n"
         "resource_variable_ops._to_proto_fn",
     ),
+    "a copy of TPUEstimator behind a guarded import": host(
+        "missing",
+        "try:\n"
+        "    import absent_package\n"
+        "    from absent_package.estimator import model_fn as model_fn_lib\n"
+        "except:\n"
+        "    from tensorflow.python.estimator import model_fn as model_fn_lib\n"
+        "class TPUEstimatorSpec(model_fn_lib._TPUEstimatorSpec):\n    pass",
+    ),
     "variables of 32 bits": Code("runs", "tf.get_variable('a', [], tf.int32)"),
     "variables of 64 bits": Code("depends", "tf.Variable(0, dtype='int64')"),
     "names of estimators": host(

@@ -85,6 +85,27 @@ def test_meta_file_makes_the_variables_and_a_saver(tmp_path):
         assert read[name].dtype == value.dtype
 
 
+def test_meta_file_has_the_variables_of_collections(tmp_path):
+    values = VALUES | {"eighth": np.ones(3, ml_dtypes.float8_e5m2)}
+    prefix = str(tmp_path / "model.ckpt-20")
+    collections = {"trainable_variables": ["dense/kernel"], "mine": ["mask", "gone"]}
+    files = SaveFiles(prefix, collections=collections)
+    tensorflow_format.write(files, values | {"global_step": np.int64(20)})
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
+        assert [v.op.name for v in tf.trainable_variables()] == ["dense/kernel"]
+        assert [v.op.name for v in tf.get_collection("mine")] == ["mask"]
+        assert len(tf.get_collection("savers")) == 1
+        assert session.run(tf.train.get_global_step()) == 20
+        # A tensor of this name is the value of a variable.
+        read = session.run({name: f"{name}:0" for name in VALUES})
+        eighth = session.run(tf.global_variables())[-2]
+    for name, value in VALUES.items():
+        assert np.array_equal(read[name], value)
+        assert read[name].dtype == value.dtype
+    assert eighth.tolist() == [1, 1, 1]
+
+
 def test_checkpoint_is_read_like_any_other(tmp_path):
     prefix = save(tmp_path, 20)
     assert checkpoints.latest_intact(tmp_path) == prefix

@@ -7,6 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed, values_of
 
+from keras_tpu_estimator.base.common.logs import warn_once
+
 IDS = np.array([[1, 2, 2, 0], [3, 1, 0, 0], [1, 1, 1, 1], [2, 0, 0, 0]], np.int32)
 LENGTHS = np.array([3, 2, 4, 1], np.int32)
 DATA = [({"ids": IDS, "lengths": LENGTHS}, IDS % 2)] * 2
@@ -108,3 +110,41 @@ def test_results_match_tensorflow(tmp_path):
     assert made.evaluate(fed(DATA)) == pytest.approx(expected, rel=1e-6)
     scores = next(made.predict(fed(DATA)))["scores"]
     np.testing.assert_allclose(scores, values["w"][IDS[0]], rtol=1e-6)
+
+
+def _printed(x):
+    count = tf.get_variable("printed", initializer=0.0, use_resource=True)
+    return tf.Print(x, [tf.timestamp(), tf.as_string(x), count.assign_add(1.0)])
+
+
+PRINTING = {
+    "plain": _printed,
+    "branch": lambda x: tf.cond(x > 0, lambda: _printed(x), lambda: x),
+    "loop": lambda x: tf.while_loop(
+        lambda n, _: n < 1, lambda n, y: [n + 1, _printed(y)], [0, x]
+    )[1],
+}
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("form", PRINTING)
+def test_printing_returns_its_first_input(form, use_tpu, tmp_path, caplog):
+    warn_once.cache_clear()
+
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", initializer=3.0, use_resource=True)
+        if form == "loop":
+            tf.get_variable("printed", initializer=0.0, use_resource=True)
+        with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+            loss = PRINTING[form](tf.square(w))
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    made.train(fed([np.ones((16, 1), "float32")] * 2), steps=2)
+    assert caplog.text.count("`tf.Print` prints nothing in a step") == 1
+    values = values_of(made)
+    np.testing.assert_allclose(values["w"], 3 * 0.8**2, 1e-6)
+    # Printing needs a change of this variable.
+    assert values["printed"] == 2

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import (
+    BATCH,
     assert_same,
     batches,
     classes_data,
@@ -339,3 +340,35 @@ def test_vocabulary_warm_starts_rows(tmp_path, other_dir, owner):
     old = checkpoints.read(other_dir)["logits/kernel"]
     expected = np.stack([old[2], np.ones(4), old[0]])
     assert np.array_equal(first["logits/kernel"], expected)
+
+
+def test_meta_file_has_the_collections_of_the_graph(tmp_path):
+    def model_fn(features, labels, mode, params):
+        kernel = tf.get_variable("a/kernel", [2, 1])
+        frozen = tf.get_variable("frozen", [], trainable=False)
+        tf.add_to_collection("mine", frozen)
+        bias = tf.get_variable("a/bias", [1])
+        loss = tf.reduce_mean((features @ kernel + bias + frozen - labels) ** 2)
+        train_op = tf.train.AdamOptimizer(0.1).minimize(
+            loss, tf.train.get_global_step()
+        )
+        return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    ours = estimator(model_fn, tmp_path)
+    data = np.ones((BATCH, 2), "float32"), np.ones((BATCH, 1), "float32")
+    ours.train(fed([data] * 2), steps=2)
+    prefix = ours.latest_checkpoint()
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        tf.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
+        names = {
+            key: [variable.op.name for variable in graph.get_collection(key)]
+            for key in ("trainable_variables", "mine", "global_step")
+        }
+        assert names == {
+            "trainable_variables": ["a/kernel", "a/bias"],
+            "mine": ["frozen"],
+            "global_step": ["global_step"],
+        }
+        assert session.run(tf.train.get_global_step()) == 2
+        kernel = session.run("a/kernel:0")
+    assert np.array_equal(kernel, ours.get_variable_value("a/kernel"))

@@ -208,7 +208,9 @@ def logits_of(kind):
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
-@pytest.mark.parametrize("form", ["arrays", "lists", "unknown sizes", "unknown ranks"])
+@pytest.mark.parametrize(
+    "form", ["arrays", "float64", "lists", "unknown sizes", "unknown ranks"]
+)
 def test_labels_and_logits_of_any_form_have_the_same_loss(kind, form):
     kte.tf1.install()
     logits, labels = logits_of(kind), np.array(LABELS[kind])
@@ -220,6 +222,8 @@ def test_labels_and_logits_of_any_form_have_the_same_loss(kind, form):
             pair = logits.tolist(), labels.tolist()
         elif form == "arrays":
             pair = logits, labels
+        elif form == "float64":
+            pair = logits.astype("float64"), labels
         else:
             unknown = [None] * 2 if form == "unknown sizes" else None
             labels = labels.reshape(2, -1)

@@ -245,6 +245,41 @@ def test_one_hot_depth_may_exceed_the_range_of_the_dtype(dtype, tmp_path):
         np.testing.assert_array_equal([each[name] for each in got], np.eye(300)[ids])
 
 
+_NAN, _INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_positions_of_extremes_skip_nan(dtype, use_tpu, tmp_path):
+    def model_fn(features, labels, mode, params):
+        values = tf.cast(features["x"], dtype)
+
+        def found():
+            return tf.stack([tf.argmax(values, 1), tf.argmin(values, 1)], 1)
+
+        in_branch = tf.cond(tf.reduce_any(values > 1), found, found)
+        return kte.tf1.TPUEstimatorSpec(
+            mode, predictions={"x": found(), "y": in_branch}
+        )
+
+    # The positions of TensorFlow 1.15.5 on a CPU.
+    rows = {
+        (_NAN, 1, 3, 2): (2, 1),
+        (1, _NAN, 3, 2): (2, 0),
+        (_NAN, _NAN, _NAN, _NAN): (0, 0),
+        (-_INF, -_INF, -_INF, -_INF): (0, 0),
+        (_NAN, -_INF, _NAN, -_INF): (0, 1),
+        (_INF, _NAN, _INF, _NAN): (0, 0),
+        (_NAN, 2, _INF, _INF): (2, 1),
+        (_NAN, _NAN, 5, _NAN): (2, 2),
+    }
+    x = np.array([*rows], "float32")
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    got = list(made.predict(lambda params: iter([{"x": x}])))
+    for name in "xy":
+        assert [tuple(each[name]) for each in got] == [*rows.values()]
+
+
 def test_model_fn_may_replace_features(tmp_path):
     def model_fn(features, labels, mode, params):
         features["x"] = 2 * features["x"]

@@ -20,6 +20,12 @@ COLLECTIONS = Replacement(
         ("tensorflow.Graph.get_collection",),
     ),
 )
+MATCHING_FILES = Replacement(
+    PrivateName(
+        "searches for files in graphs; TensorFlow finds none in a missing folder",
+        ("tensorflow.python.ops.gen_io_ops.matching_files",),
+    ),
+)
 DROPOUT = Replacement(
     PrivateName(
         "drops random elements of all dropouts; two programs draw different ones",

@@ -1,5 +1,6 @@
 """The additions of a front end to its steps, which the core treats alike."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ class StepAdditions:
             Otherwise it is the mean over batches of any size.
         retention: The checkpoints to keep, or `None` for those of `RunConfig`.
         saved_objects: The object graph of TensorFlow checkpoints, or `None`.
+        collections: The names of variables by the graph's collections that contain
+            them, for TensorFlow checkpoints.
         graph: The object that the front end's own hooks find as `session.graph`,
             or `None`.
     """
@@ -34,6 +37,7 @@ class StepAdditions:
     weighs_examples: bool = True
     retention: Retention | None = None
     saved_objects: bytes | None = None
+    collections: Mapping[str, Sequence[str]] = types.MappingProxyType({})
     graph: Any = None
 
     def enter_new(self, store: VariableStore) -> bool:

@@ -9,7 +9,7 @@ files in a directory of checkpoints are ever removed.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import BinaryIO, Self
 
 from keras_tpu_estimator.base.storage import paths, shared_files
@@ -33,6 +33,9 @@ class SaveFiles:
         token: The token of the save. Defaults to a new one.
         object_graph: The serialized object graph of a TensorFlow checkpoint, which
             other formats ignore. Defaults to None: a checkpoint without objects.
+        collections: The names of variables by the collections of a TensorFlow graph
+            that contain them, such as "trainable_variables", for the `.meta` file.
+            Defaults to none.
 
     Example:
 
@@ -45,6 +48,7 @@ class SaveFiles:
     prefix: str
     token: str = dataclasses.field(default_factory=new_token)
     object_graph: bytes | None = None
+    collections: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from keras_tpu_estimator.files.directory.layouts import (
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
 from keras_tpu_estimator.files.formats.reader import (
+    GLOBAL_STEP,
     CheckpointReader,
     FileContent,
     StoredVariable,
@@ -227,7 +228,7 @@ def _described(
     The `.meta` file has a fixed name. It is removed for a moment if it would otherwise
     be beside the wrong index; TensorFlow does not need it.
     """
-    content = serialized(arrays) + _META_END
+    content = serialized(arrays, saved.collections) + _META_END
     path = saved.prefix + META
     is_there = paths.is_file(saved.prefix + INDEX)
     if is_there and _content(path) == content:
@@ -347,33 +348,52 @@ def _what_the_system_said(error: "tf.errors.OpError") -> str:
 
 _NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.\\/>-]")
 _Kinds = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+_Collections = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
+def serialized(
+    arrays: Mapping[str, np.ndarray], collections: Mapping[str, Collection[str]]
+) -> bytes:
     """Returns the content of a `.meta` file, for `tf.train.import_meta_graph`."""
     # The content is the same for each checkpoint of a run.
     return _serialized(
-        tuple((name, array.dtype, array.shape) for name, array in arrays.items())
+        tuple((name, array.dtype, array.shape) for name, array in arrays.items()),
+        tuple((key, tuple(names)) for key, names in collections.items()),
     )
 
 
 @functools.lru_cache(maxsize=4)
-def _serialized(kinds: _Kinds) -> bytes:
+def _serialized(kinds: _Kinds, collections: _Collections) -> bytes:
+    """Serializes a graph of variables, in collections as TensorFlow's graph had them.
+
+    Programs read variables from the collections, or by the name of a tensor, such as
+    'dense/kernel:0'. This tensor is the value only of a reference variable.
+    """
     import tensorflow as tf
 
     v1 = tf.compat.v1
-    with tf.Graph().as_default():
+    names = {name for name, _, _ in kinds}
+    members = {"global_step": (GLOBAL_STEP,), **dict(collections)}
+    trained = {*members.get(v1.GraphKeys.TRAINABLE_VARIABLES, ())}
+    with tf.Graph().as_default() as graph:
         variables = {
             name: v1.Variable(
                 lambda dtype=dtype, shape=shape: tf.zeros(shape, dtype),
-                trainable=False,
+                trainable=name in trained,
                 # Keras allows more characters in a name than TensorFlow.
                 name=_NOT_IN_NAMES.sub("_", name).lstrip("_") or None,
-                use_resource=True,
+                # TensorFlow has no reference variables of 8-bit floats and int4.
+                use_resource=dtype.itemsize == 1 and dtype.kind not in "biu",
             )
             for name, dtype, shape in kinds
         }
+        for key, members_of_key in members.items():
+            if key != v1.GraphKeys.TRAINABLE_VARIABLES:
+                for name in members_of_key:
+                    if name in names:
+                        graph.add_to_collection(key, variables[name])
         saver = v1.train.Saver(variables, allow_empty=True)
+        graph.add_to_collection(v1.GraphKeys.SAVERS, saver)
         serialized_graph: bytes = saver.export_meta_graph().SerializeToString()
     return serialized_graph
 

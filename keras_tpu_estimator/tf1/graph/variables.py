@@ -74,6 +74,28 @@ def enter(
         )
 
 
+def collections_of(model: ModelGraph) -> dict[str, tuple[str, ...]]:
+    """Returns the names of saved variables by the collections that contain them.
+
+    The collection of all variables is not included.
+    """
+    import tensorflow as tf
+
+    names = {GLOBAL_STEP, *model.variables}
+    by_key = {}
+    for key in model.graph.get_all_collection_keys():
+        if not isinstance(key, str) or key == tf.compat.v1.GraphKeys.GLOBAL_VARIABLES:
+            continue
+        members = tuple(
+            item.op.name
+            for item in model.graph.get_collection(key)
+            if isinstance(item, tf.Variable) and item.op.name in names
+        )
+        if members:
+            by_key[key] = members
+    return by_key
+
+
 def is_wide(variable: Any) -> bool:
     """Returns whether devices cannot hold a variable in its dtype."""
     dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)

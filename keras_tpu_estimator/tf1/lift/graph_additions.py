@@ -30,6 +30,7 @@ class GraphAdditions(StepAdditions):
     counts_once: bool = dataclasses.field()
     retention: Retention | None = dataclasses.field()
     saved_objects: bytes | None = dataclasses.field()
+    collections: Mapping[str, Sequence[str]] = dataclasses.field()
     dtypes: PyTree
     line_in_graph: Callable[[str], SourceLine | None]
 

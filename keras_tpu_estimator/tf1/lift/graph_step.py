@@ -42,6 +42,7 @@ from keras_tpu_estimator.tf1.graph.variables import (
     BATCH_RUNS,
     REPEATS,
     SEED,
+    collections_of,
     enter,
 )
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
@@ -162,6 +163,7 @@ class GraphStep:
                 objects_of(
                     model.scaffold, model.graph, {GLOBAL_STEP, *model.variables}
                 ),
+                collections_of(model),
                 self._dtypes,
                 self._outputs.pruned.line_of,
             ),

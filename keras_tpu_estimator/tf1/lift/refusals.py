@@ -142,7 +142,9 @@ def _reason(node: Node) -> str | None:
 def _of_tensors(op: Any) -> str | None:
     import tensorflow as tf
 
-    tensors = (*op.inputs, *op.outputs)
+    # A step does not compute the tensors that `tf.Print` prints.
+    inputs = op.inputs[:1] if op.type == "Print" else op.inputs
+    tensors = (*inputs, *op.outputs)
     has_strings = any(tensor.dtype == tf.string for tensor in tensors)
     if has_strings and op.type not in _MAY_HAVE_STRINGS:
         return f"a {op.type} with strings"

@@ -1,4 +1,4 @@
-"""Operations that XLA lacks, replaced by others that it has.
+"""Operations that XLA lacks, or computes otherwise, replaced by others.
 
 * An update of some rows of a variable becomes an update of all rows, after which the
   other rows get their old values back.
@@ -6,12 +6,14 @@
   assignment if they write.
 * One-hot tensors get wider indices if their dtype is too narrow for all positions. XLA
   counts positions in that dtype, so uint8 would start again at position 256.
+* `ArgMax` and `ArgMin` skip NaN, as on TensorFlow's CPU. XLA returns its position.
 * An update of some rows of a tensor, such as `InplaceUpdate`, becomes a scatter.
 * `CrossReplicaSum` becomes an all-reduce.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -206,6 +208,34 @@ def widen(node: Node, writer: Writer) -> None:
     node.attr["TI"].type = types["DstT"]
 
 
+_EXTREMES = {"ArgMax": ("Greater", "min"), "ArgMin": ("Less", "max")}
+
+
+def is_of_extreme(node: Node) -> bool:
+    """Returns whether a node returns the positions of extreme floats."""
+    return node.op in _EXTREMES and bool(_dtype(node).is_floating)
+
+
+def skip_nan(node: Node, writer: Writer) -> None:
+    """Replaces NaN by the number that TensorFlow compares the first element with."""
+    compare, limit_name = _EXTREMES[node.op]
+    values, *operands = data_inputs(node)
+    dtype = _dtype(node)
+    limit = np.array(getattr(dtype, limit_name), dtype.as_numpy_dtype)
+    name, types = node.name, {"T": node.attr["T"].type}
+    least = writer.constant(f"{name}/kte_limit", limit)
+    is_beyond = writer.node(f"{name}/kte_beyond", compare, [values, least], types, "z")
+    selected = [is_beyond, values, least]
+    numbers = writer.node(f"{name}/kte_numbers", "SelectV2", selected, types)
+    set_inputs(node, [numbers, *operands])
+
+
+def _dtype(node: Node) -> Any:
+    import tensorflow as tf
+
+    return tf.as_dtype(node.attr["T"].type)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plain:
     """An operation on a tensor.
@@ -351,3 +381,21 @@ def make_all_reduce(node: Node) -> None:
         node.op = "XlaAllReduce"
         node.attr["reduce_op"].s = b"Add"
         node.attr["mode"].s = b"CrossReplica"
+
+
+_REPLACEMENTS = (
+    (is_sparse_update, make_dense),
+    (has_plain, make_plain),
+    (is_of_narrow, widen),
+    (is_of_extreme, skip_nan),
+    (is_of_rows, scatter),
+)
+
+
+def replace(node: Node, writer: Writer) -> None:
+    """Replaces a node if XLA lacks its operation, or computes it otherwise."""
+    for is_replaced, change in _REPLACEMENTS:
+        if is_replaced(node):
+            change(node, writer)
+            return
+    make_all_reduce(node)

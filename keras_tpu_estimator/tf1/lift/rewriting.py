@@ -26,16 +26,9 @@ from keras_tpu_estimator.tf1.graph.definitions import (
     set_inputs,
     type_number,
 )
-from keras_tpu_estimator.tf1.lift import replaced_ops
 from keras_tpu_estimator.tf1.lift.effects import effects_of
 from keras_tpu_estimator.tf1.lift.random_ops import KEY, is_random, make_stateless
-from keras_tpu_estimator.tf1.lift.replaced_ops import (
-    has_plain,
-    is_sparse_update,
-    make_all_reduce,
-    make_dense,
-    make_plain,
-)
+from keras_tpu_estimator.tf1.lift.replaced_ops import replace
 
 _NEXT = "kte_next_key"
 # The gradient of a function, which TensorFlow derives from its operations.
@@ -108,16 +101,8 @@ class _Rewriter:
                 self._call(node)
             elif node.op == _GRADIENT:
                 self._keep(node.attr["f"].func.name)
-            elif is_sparse_update(node):
-                make_dense(node, writer)
-            elif has_plain(node):
-                make_plain(node, writer)
-            elif replaced_ops.is_of_narrow(node):
-                replaced_ops.widen(node, writer)
-            elif replaced_ops.is_of_rows(node):
-                replaced_ops.scatter(node, writer)
             else:
-                make_all_reduce(node)
+                replace(node, writer)
         self.numbers = numbers
 
     def _call(self, node: Node) -> None:

@@ -143,7 +143,7 @@ def _found_in(
     module: Scope, names: Container[str], functions: Container[str]
 ) -> Iterator[Use | Unfollowed]:
     """Yields the uses and remarks of a module, with the names of its program."""
-    yield from uses_in(module)
+    yield from uses_in(module, names)
     yield from absent_in(module, names)
     yield from of_python_2_in(module)
     yield from calls_of_python_2_in(module, functions)

@@ -5,8 +5,9 @@ import dataclasses
 import re
 from collections.abc import Container, Iterator
 
+from keras_tpu_estimator.tf1_tools.check.guards import guarded_in
 from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
-from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use, guarded_in
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use
 
 # Comments and strings, which contain no syntax.
 _TEXT = re.compile(
@@ -144,7 +145,8 @@ def calls_of_python_2_in(
     `functions` contains the names of functions that the script defines. A method of an
     object that the source does not show is a remark, once for each file.
     """
-    path, guarded = module.source.path, guarded_in(module, ("TypeError",))
+    path = module.source.path
+    guarded = guarded_in(module.node, exceptions=("TypeError",))
     remarks = set()
     for scope, node in module.walk():
         if node in guarded:

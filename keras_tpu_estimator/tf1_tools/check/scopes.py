@@ -5,11 +5,12 @@ A name has a meaning only if all of its bindings agree.
 
 import ast
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TypeAlias
 
 from keras_tpu_estimator.base.common.sources import Source, from_module
 from keras_tpu_estimator.tf1.names import catalogue
+from keras_tpu_estimator.tf1_tools.check.guards import unreached_in
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -54,12 +55,14 @@ class Scope:
         parent: "Scope | None",
         source: Source,
         program: Mapping[str, "Scope"],
+        unreached: Container[ast.AST] = (),
     ):
         self.node = node
         self.parent = parent
         self.source = source
         self.children: dict[ast.AST, Scope] = {}
         self._program = program
+        self._unreached = unreached
         self._bindings: dict[str, list[Binding]] = {}
         self._elsewhere: set[str] = set()
         for argument in _arguments(node):
@@ -198,12 +201,15 @@ class Scope:
     def _visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Global | ast.Nonlocal):
             self._elsewhere.update(node.names)
-        for name, binding in _bound(node, self.source):
-            self._bind(name, binding)
+        if node not in self._unreached:
+            for name, binding in _bound(node, self.source):
+                self._bind(name, binding)
         if isinstance(node, _SCOPES):
-            self.children[node] = Scope(node, self, self.source, self._program)
+            self.children[node] = Scope(
+                node, self, self.source, self._program, self._unreached
+            )
             return
-        assigned = _assigned(node)
+        assigned = {} if node in self._unreached else _assigned(node)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Name) and child in assigned:
                 self._bind(child.id, assigned[child])
@@ -214,8 +220,10 @@ class Scope:
 def scopes_of(sources: tuple[Source, ...]) -> dict[str, Scope]:
     """Returns the scopes of a script's modules, by module name."""
     program: dict[str, Scope] = {}
+    libraries = {part for source in sources for part in source.module.split(".")}
     for source in sources:
-        program[source.module] = Scope(source.tree, None, source, program)
+        unreached = unreached_in(source.tree, libraries)
+        program[source.module] = Scope(source.tree, None, source, program, unreached)
     return program
 
 

@@ -2,23 +2,18 @@
 
 import ast
 import dataclasses
-import functools
-import importlib.util
 import os
 import pathlib
 from collections.abc import Container, Iterator
 
 from keras_tpu_estimator.base.common.sources import from_module
-from keras_tpu_estimator.tf1.names import catalogue
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
-
-_GUARDS = (
-    "AttributeError",
-    "Exception",
-    "ImportError",
-    "ModuleNotFoundError",
-    "NameError",
+from keras_tpu_estimator.tf1_tools.check.guards import (
+    asks_version,
+    guarded_in,
+    is_absent,
+    libraries_of,
 )
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 # Functions of Python that run the file or module of their argument.
 _LAUNCHES = ("runpy.run_module", "runpy.run_path")
@@ -53,10 +48,13 @@ class Unfollowed:
     what: str
 
 
-def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
-    """Yields all uses of TensorFlow in a module, in the order of its lines."""
+def uses_in(module: Scope, names: Container[str]) -> Iterator[Use | Unfollowed]:
+    """Yields all uses of TensorFlow in a module, in the order of its lines.
+
+    `names` are the script's own modules.
+    """
     path = module.source.path
-    guarded = guarded_in(module)
+    guarded = guarded_in(module.node, names)
     parts = {
         node.value for node in ast.walk(module.node) if isinstance(node, ast.Attribute)
     }
@@ -71,16 +69,6 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
                 yield Use(_cut(name), path, line, node, scope, node in guarded)
         if _is_getattr(scope, node) or _is_launch(scope, node):
             yield Unfollowed(path, line, ast.unparse(node))
-
-
-def guarded_in(module: Scope, exceptions: tuple[str, ...] = ()) -> frozenset[ast.AST]:
-    """Returns the nodes of a module that run only if their names exist.
-
-    Handlers of `exceptions` count as well.
-    """
-    errors = (*_GUARDS, *exceptions)
-    nodes = ast.walk(module.node)
-    return frozenset(inner for node in nodes for inner in _guarded(node, errors))
 
 
 def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
@@ -109,26 +97,6 @@ def _cut(name: str) -> str:
         if part[0].isupper():
             return ".".join(parts[: number + 1])
     return name
-
-
-def _guarded(node: ast.AST, errors: tuple[str, ...]) -> Iterator[ast.AST]:
-    """Yields the nodes below a node that run only if their names exist."""
-    if isinstance(node, ast.Try):
-        handled = " ".join(
-            "Exception" if handler.type is None else ast.unparse(handler.type)
-            for handler in node.handlers
-        )
-        if any(error in handled for error in errors):
-            for statement in (*node.body, *node.handlers):
-                yield from ast.walk(statement)
-    elif isinstance(node, ast.If | ast.IfExp):
-        test = ast.unparse(node.test)
-        if "hasattr(" in test or _asks_version(test):
-            yield from ast.walk(node)
-
-
-def _asks_version(test: str) -> bool:
-    return any(part in test.lower() for part in ("version", "py2", "py3"))
 
 
 def _is_launch(scope: Scope, node: ast.AST) -> bool:
@@ -187,18 +155,17 @@ _NAMES_OF_PYTHON_2 = {
 
 def absent_in(module: Scope, names: Container[str]) -> Iterator[Use]:
     """Yields imports of libraries that are neither installed nor the script's own."""
-    guarded = guarded_in(module)
+    guarded = guarded_in(module.node, names)
     for scope, node in module.walk():
-        for name in _libraries(node):
-            if name in names or name in catalogue.ROOTS or _is_installed(name):
-                continue
-            path, line = module.source.path, getattr(node, "lineno", 1)
-            yield Use(name, path, line, node, scope, node in guarded)
+        for name in libraries_of(node):
+            if is_absent(name, names):
+                path, line = module.source.path, getattr(node, "lineno", 1)
+                yield Use(name, path, line, node, scope, node in guarded)
 
 
 def of_python_2_in(module: Scope) -> Iterator[Use]:
     """Yields uses of built-in names of Python 2 that a module does not define."""
-    path, guarded = module.source.path, guarded_in(module)
+    path, guarded = module.source.path, guarded_in(module.node)
     for scope, node in module.walk():
         if (
             isinstance(node, ast.Name)
@@ -253,7 +220,7 @@ def _chooses(scope: Scope, name: ast.Name) -> bool:
         if isinstance(node, ast.BoolOp):
             if any(name in ast.walk(value) for value in node.values[1:]):
                 return True
-        elif isinstance(node, ast.If) and _asks_version(ast.unparse(node.test)):
+        elif isinstance(node, ast.If) and asks_version(ast.unparse(node.test)):
             return True
     return False
 
@@ -292,22 +259,3 @@ def _is_below(folder: pathlib.Path, module: str) -> bool:
     is_package = "." in module and path.is_dir()
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
     return is_package or any(file.is_file() for file in files)
-
-
-def _libraries(node: ast.AST) -> Iterator[str]:
-    """Yields the top-level names that an import needs."""
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        names = [node.module or ""]
-    else:
-        return
-    yield from dict.fromkeys(name.partition(".")[0] for name in names)
-
-
-@functools.cache
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:
-        return True  # It is a running module, such as `__main__`.

@@ -149,7 +149,7 @@ class Head(BaseHead):
                 losses of `loss_fn` have.
         """
         del mode
-        logits = tf.convert_to_tensor(logits)
+        logits = tf.cast(logits, tf.float32)
         labels = self._dense(labels)
         targets = self._numbers(_labels(labels, logits, self._label_dimension))
         if self.loss_fn is None:
