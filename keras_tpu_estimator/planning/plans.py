@@ -42,12 +42,12 @@ class PlanOptions:
         store: The store of compiled programs. Defaults to none.
         quick: Whether to optimize less, which takes a part of the time. Defaults to
             `False`.
-        kept: The plans of earlier programs. Defaults to none.
+        plan_store: The plans of earlier programs. Defaults to none.
     """
 
     store: Executables | None = None
     quick: bool = False
-    kept: KeptPlans | None = None
+    plan_store: KeptPlans | None = None
 
     def __post_init__(self) -> None:
         if self.quick and self.store is not None:
@@ -152,10 +152,10 @@ class Plan:
         def of_loop() -> Plan:
             return cls._of_loop(call, loop, topology, options, lowering_secs)
 
-        if options.kept is None:
+        if options.plan_store is None:
             return of_loop()
         key = ExecutableKey.from_lowered(call.mode, loop.lowered, loop.devices)
-        return options.kept.plan(key, options.quick, of_loop)
+        return options.plan_store.plan(key, options.quick, of_loop)
 
     @classmethod
     def _of_loop(

@@ -55,13 +55,13 @@ class SearchOptions:
             training. Defaults to `False`.
         varies_dtype: Whether it also tries bfloat16 activations, likewise. Defaults to
             `False`.
-        kept: The plans of earlier searches. Defaults to none.
+        plan_store: The plans of earlier searches. Defaults to none.
     """
 
     budget_secs: float = float("inf")
     varies_batch: bool = False
     varies_dtype: bool = False
-    kept: KeptPlans | None = None
+    plan_store: KeptPlans | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +253,7 @@ class _Search:
             f"Compiling {'quickly ' if quick else ''}for {topology.name}: "
             f"{shown_options(candidate)}"
         )
-        options = PlanOptions(quick=quick, kept=self._options.kept)
+        options = PlanOptions(quick=quick, plan_store=self._options.plan_store)
         try:
             call = candidate.call(self._call)
             result: Plan | Refusal = self._plan(call, topology, options)

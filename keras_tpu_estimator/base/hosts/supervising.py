@@ -57,8 +57,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
     signals = ForwardedSignals()
 
     def process_of(start: Start) -> StartedProcesses:
-        place = Cluster(start.address, start.count, start.number, cluster.local_id)
-        environment = environment_for(place, os.environ, start.restarts)
+        member = Cluster(start.address, start.count, start.number, cluster.local_id)
+        environment = environment_for(member, os.environ, start.restarts)
         if start.count != cluster.num_processes:
             # It has another number of processes.
             environment.pop("TF_CONFIG", None)

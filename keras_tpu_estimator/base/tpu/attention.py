@@ -174,11 +174,11 @@ def _segments(
     is_padding_seen = end[:queries].max() > keys
     if visibility.keys is None and not is_padding_seen:
         return None
-    seen = jnp.ones((1, keys), bool) if visibility.keys is None else visibility.keys
-    seen = jnp.pad(seen, ((0, 0), (0, k.shape[2] - keys)))
+    visible = jnp.ones((1, keys), bool) if visibility.keys is None else visibility.keys
+    visible = jnp.pad(visible, ((0, 0), (0, k.shape[2] - keys)))
     return SegmentIds(
         q=jnp.ones((len(q), q.shape[2]), "int32"),
-        kv=jnp.broadcast_to(seen.astype("int32"), (len(k), k.shape[2])),
+        kv=jnp.broadcast_to(visible.astype("int32"), (len(k), k.shape[2])),
     )
 
 

@@ -123,11 +123,11 @@ def _attention(
             "numbers there. Received: attn_logits_soft_cap="
             f"{arguments['attn_logits_soft_cap']}. Omit it."
         )
-    asked = arguments["flash_attention"]
+    requested = arguments["flash_attention"]
     query = jnp.asarray(arguments["query"])
     key, value = jnp.asarray(arguments["key"]), jnp.asarray(arguments["value"])
     visibility = _visibility(arguments)
-    if asked is not False and (asked or kernel.is_long(query, key)):
+    if requested is not False and (requested or kernel.is_long(query, key)):
         reason = kernel.unsuitable(query, key, value, cores)
         if arguments["bias"] is not None:
             reason = "it has a bias"
@@ -136,13 +136,13 @@ def _attention(
         elif reason is None:
             scale = arguments["scale"]
             return kernel.attention(query, key, value, visibility, cores, scale)
-        _refuse(asked, query, key, reason)
+        _refuse(requested, query, key, reason)
     return attention(**{**arguments, "flash_attention": False})
 
 
-def _refuse(asked: bool, query: Any, key: Any, reason: str | None) -> None:
+def _refuse(requested: bool, query: Any, key: Any, reason: str | None) -> None:
     """Raises an error for an attention that must use the kernel, or logs the reason."""
-    if asked:
+    if requested:
         raise ValueError(
             "Flash attention must be computed by the kernel of a TPU. Received: an "
             f"attention for which it is unsuitable, because {reason}. Omit "
