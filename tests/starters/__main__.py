@@ -24,7 +24,9 @@ from tests.starters.slurm import slurm
 
 _LIMIT_SECS = 600
 _PROGRAM = (sys.executable, "-m", "tests.starters.starter_program")
+_SUPERVISED = (sys.executable, "-m", "keras_tpu_estimator", "supervise", *_PROGRAM[1:])
 _MPI = ("--oversubscribe", "-n", "2")
+_SLURM = ("--ntasks=2", "--oversubscribe")
 
 
 def _no_service() -> contextlib.AbstractContextManager[dict[str, str]]:
@@ -67,11 +69,11 @@ _TRIALS = {
     "Open MPI": Trial("mpirun", _MPI),
     "MPICH": Trial("mpiexec.mpich", ("-n", "2"), service=_coordinator),
     "MPICH with mpi4py": Trial("mpiexec.mpich", ("-n", "2")),
-    "SLURM": Trial("srun", ("--ntasks=2", "--oversubscribe"), service=slurm),
-    "MPICH in SLURM": Trial(
-        "srun", ("--mpi=pmi2", "--ntasks=2", "--oversubscribe"), service=slurm
-    ),
+    "SLURM": Trial("srun", _SLURM, service=slurm),
+    "MPICH in SLURM": Trial("srun", ("--mpi=pmi2", *_SLURM), service=slurm),
     "torchrun": Trial("torchrun", ("--no_python", "--nproc_per_node=2")),
+    "supervise in Open MPI": Trial("mpirun", _MPI, program=_SUPERVISED),
+    "supervise in SLURM": Trial("srun", _SLURM, service=slurm, program=_SUPERVISED),
     "Ray Train": Trial(
         f"{sys.executable} -m tests.starters.ray_job",
         (),
