@@ -85,6 +85,16 @@ BODIES = {
         '    epsilon=1e-12, name=params or kte.unique_name("LayerNorm")\n'
         ")(x)",
     ),
+    "an unused collection": (
+        'return tf.trainable_variables() + tf.get_collection("unused")',
+        "return kte.trainable_variables() + []",
+    ),
+    "an object of the program": ("return [task.name for task in [Task(), Task()]]",)
+    * 2,
+    "a value that a loop changes": (
+        "for _ in range(3):\n    x = tf.square(x)\nreturn x.shape.ndims, x.shape[0].value",
+        "for _ in range(3):\n    x = ops.square(x)\nreturn len(x.shape), x.shape[0]",
+    ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
         "return layers.Dropout(params.rate)(x, training=True)",
@@ -94,7 +104,10 @@ BODIES = {
 
 @pytest.mark.parametrize(("before", "after"), BODIES.values(), ids=BODIES)
 def test_bodies_of_model_fns(tmp_path, before: str, after: str) -> None:
-    head = "def model_fn(features, labels, mode, params):\n    x = loss = features\n"
+    head = (
+        "class Task(object):\n    name = 'task'\n\n\n"
+        "def model_fn(features, labels, mode, params):\n    x = loss = features\n"
+    )
     code = ported(tmp_path, head + textwrap.indent(before, "    ") + "\n")
     assert code.endswith(head + textwrap.indent(after, "    ") + "\n")
     compile(code, "program.py", "exec")
@@ -142,7 +155,9 @@ def test_imports_are_those_that_a_file_needs(tmp_path, before, after) -> None:
 
 # Statements without a certain counterpart, and a word of the advice.
 MARKED = {
-    "return tf.div(features, 2)": "keras.ops.divide",
+    "return tf.div(features, 2)": "keras.ops.floor_divide",
+    "tf.assert_equal(features, 2)": "Python's `if` for shapes",
+    "return tf.unheard_of(features)": "Port it to Keras or JAX",
     "return tf.cumsum(features, exclusive=True)": "exclusive",
     "return tf.reshape(features, *params)": "without a star",
     "return tf.layers.dense(features, 1, kernel_regularizer=params)": "regularizer",

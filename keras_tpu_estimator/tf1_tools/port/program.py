@@ -83,6 +83,23 @@ class Program:
         self.regions = Regions.from_program(self.modules)
         self.kinds = Kinds(self.modules)
 
+    def is_unique(self, constant: ast.Constant) -> bool:
+        """Returns whether a program uses a string or number only to read a collection.
+
+        Docstrings and the names of other things do not count as uses of it.
+        """
+        return not any(
+            isinstance(node, ast.Call)
+            and not ast.unparse(node.func).endswith("get_collection")
+            and any(
+                isinstance(part, ast.Constant) and part.value == constant.value
+                for argument in (*node.args, *(k.value for k in node.keywords))
+                for part in ast.walk(argument)
+            )
+            for module in self.modules.values()
+            for _, node in module.walk()
+        )
+
     def sites_in(self, module: Scope) -> dict[Position, Site]:
         """Returns the expressions of a module, by position."""
         lines = module.source.path.read_text("utf-8").splitlines()

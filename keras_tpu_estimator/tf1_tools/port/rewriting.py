@@ -7,6 +7,7 @@ replaced stays as it was, and its statement gets a marker.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 import libcst as cst
 from libcst import matchers
@@ -24,7 +25,12 @@ from keras_tpu_estimator.tf1_tools.port.program import (
 )
 from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
-from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
+from keras_tpu_estimator.tf1_tools.port.values import (
+    UnportableError,
+    embedded,
+    is_operation,
+    source_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +126,7 @@ class _Rewriting(cst.CSTTransformer):
             ):
                 break
             name, part = name.rpartition(".")[0], part.value
-        if porting.find(site.name):
+        if porting.find(site.name) or site.region is Region.STEP:
             self._uses[node] = site.name
 
     def leave_Name(
@@ -133,6 +139,7 @@ class _Rewriting(cst.CSTTransformer):
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
+        updated_node = _with_parentheses(original_node, updated_node, "value")
         result = self._uncalled(original_node, updated_node)
         site = self._site_at(original_node)
         if result is updated_node and site and site.region is Region.STEP:
@@ -226,6 +233,38 @@ class _Rewriting(cst.CSTTransformer):
         start, end = where.start, where.end
         key = (start.line, start.column, end.line, end.column, type(node).__name__)
         return self._sites_by_position.get(key)
+
+    # What surrounds an expression that was a call or a name.
+
+    def leave_UnaryOperation(
+        self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "expression")
+
+    def leave_BinaryOperation(
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left", "right")
+
+    def leave_BooleanOperation(
+        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left", "right")
+
+    def leave_Comparison(
+        self, original_node: cst.Comparison, updated_node: cst.Comparison
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left")
+
+    def leave_ComparisonTarget(
+        self, original_node: cst.ComparisonTarget, updated_node: cst.ComparisonTarget
+    ) -> cst.ComparisonTarget:
+        return _with_parentheses(original_node, updated_node, "comparator")
+
+    def leave_Subscript(
+        self, original_node: cst.Subscript, updated_node: cst.Subscript
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "value")
 
     # What surrounds an expression without a counterpart.
 
@@ -413,6 +452,19 @@ class _Rewriting(cst.CSTTransformer):
         comments = [line for m in markers for line in m.lines(self._width)]
         lines = (*updated.leading_lines, *comments)
         return updated.with_changes(leading_lines=lines)
+
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+
+
+def _with_parentheses(original: _Node, updated: _Node, *names: str) -> _Node:
+    """Returns a node whose replaced parts do not change the order of operations."""
+    parts = {
+        name: embedded(getattr(updated, name))
+        for name in names
+        if not is_operation(getattr(original, name))
+    }
+    return updated.with_changes(**parts) if parts else updated
 
 
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
