@@ -92,8 +92,21 @@ BODIES = {
     "an object of the program": ("return [task.name for task in [Task(), Task()]]",)
     * 2,
     "a value that a loop changes": (
-        "for _ in range(3):\n    x = tf.square(x)\nreturn x.shape.ndims, x.shape[0].value",
-        "for _ in range(3):\n    x = ops.square(x)\nreturn len(x.shape), x.shape[0]",
+        "for _ in params:\n    x = tf.square(x)\nreturn x.shape[0].value",
+        "for _ in params:\n    x = ops.square(x)\nreturn x.shape[0]",
+    ),
+    "a set of variables": (
+        "found = tf.trainable_variables() + params\nreturn list(set(found))",
+        "found = kte.trainable_variables() + params\n"
+        "return list({v.path: v for v in found}.values())",
+    ),
+    "names of tensors in messages": (
+        'tf.logging.info("%s: %s", params.name, params.shape)\n'
+        "y = isinstance(x, tf.Tensor)\n"
+        "z = tf.square(x)\nprint(z.name)",
+        'tf.logging.info("%s: %s", "params", params.shape)\n'
+        "y = isinstance(x, jax.Array)\n"
+        'z = ops.square(x)\nprint("z")',
     ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",

@@ -45,6 +45,8 @@ _CALLS = {
 }
 # Functions that return the items of their argument.
 _COPIES = ("list", "tuple", "sorted", "reversed", "set", "iter")
+# Methods that objects of Python also have.
+_OF_BUILTINS = {*dir(dict), *dir(list), *dir(set), *dir(str)}
 _DEEPEST = 6
 
 
@@ -239,6 +241,10 @@ class Kinds:
         if isinstance(node.func, ast.Attribute):
             if node.func.attr in ("get_shape", "as_list"):
                 return _along(Kind.SHAPE, path)
+            if node.func.attr in _OF_BUILTINS:
+                return None
+            methods = self._methods.get(node.func.attr, ())
+            return _common(self._result(method, path) for method in methods)
         return None
 
     def _of_builtin(
@@ -269,6 +275,10 @@ class Kinds:
         inner = function.scope.children[function.node]
         if not is_function(function.node):
             return self._instance(inner) if not path else None
+        return self._result(inner, path)
+
+    def _result(self, inner: Scope, path: _Path) -> Kind | None:
+        """Returns the kind of what a function returns."""
         values = [
             (scope, node.value)
             for scope, node in inner.walk()
@@ -363,6 +373,8 @@ def _common(kinds: Iterable[Kind | None]) -> Kind | None:
 def _combined(kinds: Iterable[Kind | None]) -> Kind | None:
     """Returns the kind of a result of operands."""
     different = {*kinds}
+    if Kind.VARIABLES in different:
+        return Kind.VARIABLES  # Lists that follow each other.
     if different & {Kind.TENSOR, Kind.VARIABLE, Kind.STEP_COUNT}:
         return Kind.TENSOR
     if Kind.UNDEFINED in different:

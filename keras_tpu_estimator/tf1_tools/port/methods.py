@@ -1,6 +1,7 @@
 """Methods and attributes of tensors, variables, shapes and optimizers."""
 
 import ast
+import re
 
 import libcst as cst
 
@@ -13,12 +14,25 @@ from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 
 # Methods that only a session can run.
 _OF_SESSIONS = ("eval", "run")
+_LOG = re.compile(
+    r"((.*\.)?(logging|logger|_logger)\."
+    r"(debug|info|warn|warning|error|exception|fatal|vlog|log)|print)"
+)
+
+
+def is_log(function: str) -> bool:
+    """Returns whether a function of this name writes a message."""
+    return _LOG.fullmatch(function) is not None
 
 
 def call(site: Site, node: cst.Call) -> cst.BaseExpression:
     """Returns the counterpart of a method call, or the call itself."""
     function = node.func
-    if not isinstance(function, cst.Attribute) or site.region is not Region.STEP:
+    if site.region is not Region.STEP:
+        return node
+    if isinstance(function, cst.Name) and function.value == "set":
+        return _set(site, node)
+    if not isinstance(function, cst.Attribute):
         return node
     owner, name = function.value, function.attr.value
     kind = site.value.value.kind
@@ -39,6 +53,15 @@ def call(site: Site, node: cst.Call) -> cst.BaseExpression:
     if name == "__init__" and _is_of_optimizer(site):
         return NOTHING
     return node
+
+
+def _set(site: Site, node: cst.Call) -> cst.BaseExpression:
+    """Returns the different variables of a list; Keras's are not hashable."""
+    if not isinstance(site.node, ast.Call) or len(site.node.args) != 1:
+        return node
+    if site.program.kinds.kind(site.scope, site.node.args[0]) is not Kind.VARIABLES:
+        return node
+    return special.code("{{v.path: v for v in {x}}}.values()", x=node.args[0].value)
 
 
 def attribute(site: Site, node: cst.Attribute) -> cst.BaseExpression:

@@ -17,6 +17,7 @@ from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.port import layout, methods, references, special
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
+from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
 from keras_tpu_estimator.tf1_tools.port.program import (
     Program,
@@ -78,6 +79,8 @@ class _Rewriting(cst.CSTTransformer):
         self._callees: set[cst.CSTNode] = set()
         self._parts: set[cst.CSTNode] = set()
         self._pending: list[list[Marker]] = []
+        # The statements and calls around a node whose values only a person reads.
+        self._shown: list[cst.CSTNode] = []
         self._empty_names: list[set[str]] = [set()]
         self.names = ShortNames.from_source(source)
         self.sites = 0
@@ -92,6 +95,17 @@ class _Rewriting(cst.CSTTransformer):
 
     def visit_Call(self, node: cst.Call) -> None:
         self._callees.add(node.func)
+        if methods.is_log(source_of(node.func)):
+            self._shown.append(node)
+
+    def visit_Raise(self, node: cst.Raise) -> None:
+        self._shown.append(node)
+
+    def leave_Raise(
+        self, original_node: cst.Raise, updated_node: cst.Raise
+    ) -> cst.BaseSmallStatement:
+        self._shown.remove(original_node)
+        return updated_node
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._find(node)
@@ -144,9 +158,19 @@ class _Rewriting(cst.CSTTransformer):
         site = self._site_at(original_node)
         if result is updated_node and site and site.region is Region.STEP:
             return self._tried(
-                site, updated_node, lambda: methods.attribute(site, updated_node)
+                site, updated_node, lambda: self._attribute(site, updated_node)
             )
         return result
+
+    def _attribute(self, site: Site, node: cst.Attribute) -> cst.BaseExpression:
+        is_name = node.attr.value == "name" and isinstance(node.value, cst.Name)
+        if self._shown and is_name:
+            # A person reads it, and the name in the source says as much.
+            owner = source_of(node.value)
+            has_shape = f"{owner}.shape" in source_of(self._shown[-1])
+            if has_shape or site.value.kind is Kind.TENSOR:
+                return cst.SimpleString(f'"{owner}"')
+        return methods.attribute(site, node)
 
     def _uncalled(
         self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
@@ -165,6 +189,8 @@ class _Rewriting(cst.CSTTransformer):
     def leave_Call(
         self, original_node: cst.Call, updated_node: cst.Call
     ) -> cst.BaseExpression:
+        if original_node in self._shown:
+            self._shown.remove(original_node)
         site = self._site_at(original_node)
         if site is None:
             return updated_node
