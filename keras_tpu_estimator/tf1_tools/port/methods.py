@@ -26,14 +26,18 @@ def is_log(function: str) -> bool:
 
 
 def call(site: Site, node: cst.Call) -> cst.BaseExpression:
-    """Returns the counterpart of a method call, or the call itself."""
+    """Returns the counterpart of a call of a method or of Python, or the call."""
     function = node.func
     if site.region is not Region.STEP:
         return node
     if isinstance(function, cst.Name) and function.value == "set":
         return _set(site, node)
-    if not isinstance(function, cst.Attribute):
-        return node
+    if isinstance(function, cst.Attribute):
+        return _method(site, node, function)
+    return node
+
+
+def _method(site: Site, node: cst.Call, function: cst.Attribute) -> cst.BaseExpression:
     owner, name = function.value, function.attr.value
     kind = site.value.value.kind
     if name in special.METHODS and kind is not Kind.PLAIN:

@@ -77,7 +77,9 @@ class _Rewriting(cst.CSTTransformer):
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
         self._callees: set[cst.CSTNode] = set()
+        # Parts of longer names; the first part of each is among the roots.
         self._parts: set[cst.CSTNode] = set()
+        self._roots: set[cst.CSTNode] = set()
         self._pending: list[list[Marker]] = []
         # The statements and calls around a node whose values only a person reads.
         self._shown: list[cst.CSTNode] = []
@@ -126,6 +128,7 @@ class _Rewriting(cst.CSTTransformer):
         while isinstance(inner, cst.Attribute):
             self._parts |= {inner.value, inner.attr}
             inner = inner.value
+        self._roots.add(inner)
         if site is None or not site.name.startswith("tf."):
             return
         if isinstance(node, cst.Name) and not site.is_imported:
@@ -146,7 +149,8 @@ class _Rewriting(cst.CSTTransformer):
     def leave_Name(
         self, original_node: cst.Name, updated_node: cst.Name
     ) -> cst.BaseExpression:
-        if updated_node.value in self._empty and original_node not in self._parts:
+        is_value = original_node in self._roots or original_node not in self._parts
+        if updated_node.value in self._empty and is_value:
             return NOTHING
         return self._uncalled(original_node, updated_node)
 
@@ -156,6 +160,8 @@ class _Rewriting(cst.CSTTransformer):
         updated_node = _with_parentheses(original_node, updated_node, "value")
         result = self._uncalled(original_node, updated_node)
         site = self._site_at(original_node)
+        if _has_nothing(updated_node):
+            return result  # Its statement gets a marker.
         if result is updated_node and site and site.region is Region.STEP:
             return self._tried(
                 site, updated_node, lambda: self._attribute(site, updated_node)
@@ -192,7 +198,7 @@ class _Rewriting(cst.CSTTransformer):
         if original_node in self._shown:
             self._shown.remove(original_node)
         site = self._site_at(original_node)
-        if site is None:
+        if site is None or _has_nothing(updated_node.func):
             return updated_node
         name = self._uses.get(original_node.func, "")
         if name:
