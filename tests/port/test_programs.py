@@ -42,6 +42,23 @@ BODIES = {
         "    return tf.identity(features)",
         "# The step.\nreturn features",
     ),
+    "an update after another": (
+        "train_op = params.minimize(loss)\n"
+        "ema = tf.train.ExponentialMovingAverage(0.9)\n"
+        "with tf.control_dependencies([train_op]):\n"
+        "    train_op = ema.apply(tf.trainable_variables())\n"
+        "return train_op",
+        "train_op = kte.minimize(params, loss)\n"
+        "ema = kte.ExponentialMovingAverage(0.9)\n"
+        "train_op = [train_op, ema.apply(kte.trainable_variables())]\n"
+        "return train_op",
+    ),
+    "nothing after an update": (
+        "update = params.minimize(loss)\n"
+        "with tf.control_dependencies([update]):\n"
+        "    return tf.no_op()",
+        "update = kte.minimize(params, loss)\nreturn update",
+    ),
     "names of variables": (
         "return [v.name for v in tf.trainable_variables()]",
         "return [v.path for v in kte.trainable_variables()]",
@@ -179,6 +196,8 @@ MARKED = {
     "return tf.contrib.layers.layer_norm(features)": "all axes but the first",
     "return [v.name for v in params]": "path",
     "return tf.saved_model.signature_constants.PREDICT_INPUTS": "kte.export",
+    "with tf.control_dependencies([params.minimize(features)]):\n"
+    "        return tf.square(features)": "`train_op` must be a list",
     "x = tf.no_op()\n    return x.name": "no counterpart",
     "if tf.Session():\n        return 1": "no counterpart",
 }

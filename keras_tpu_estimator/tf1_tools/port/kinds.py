@@ -25,6 +25,8 @@ class Kind(enum.Enum):
     SIZE = "a size of a shape"
     OPTIMIZER = "an optimizer of TensorFlow"
     LAYER = "a layer"
+    UPDATE = "an operation that runs only as a part of `train_op`"
+    AVERAGES = "moving averages of variables"
     PLAIN = "a number, string or other object of Python"
     UNDEFINED = "no value, or only values that depend on themselves"
 
@@ -38,7 +40,10 @@ _CALLS = {
     "tf.trainable_variables": Kind.VARIABLES,
     "tf.get_variable": Kind.VARIABLE,
     "tf.Variable": Kind.VARIABLE,
+    "tf.group": Kind.UPDATE,
+    "tf.no_op": Kind.UPDATE,
     "tf.shape": Kind.SHAPE,
+    "tf.train.ExponentialMovingAverage": Kind.AVERAGES,
     "tf.train.get_global_step": Kind.STEP_COUNT,
     "tf.train.get_or_create_global_step": Kind.STEP_COUNT,
     "tf.train.create_global_step": Kind.STEP_COUNT,
@@ -47,6 +52,11 @@ _CALLS = {
 _COPIES = ("list", "tuple", "sorted", "reversed", "set", "iter")
 # Methods that objects of Python also have.
 _OF_BUILTINS = {*dir(dict), *dir(list), *dir(set), *dir(str)}
+# The methods of objects of a kind, and of others, that return updates.
+_UPDATES: dict[Kind | None, tuple[str, ...]] = {
+    Kind.AVERAGES: ("apply",),
+    Kind.PLAIN: (),
+}
 _DEEPEST = 6
 
 
@@ -243,6 +253,9 @@ class Kinds:
                 return _along(Kind.SHAPE, path)
             if node.func.attr in _OF_BUILTINS:
                 return None
+            owner = self._kind(scope, node.func.value, ())
+            if node.func.attr in _UPDATES.get(owner, ("apply_gradients", "minimize")):
+                return Kind.UPDATE
             methods = self._methods.get(node.func.attr, ())
             return _common(self._result(method, path) for method in methods)
         return None

@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.base.common.sources import (
     current_folder,
@@ -45,6 +45,15 @@ class Site:
     def kind(self) -> Kind | None:
         """The kind of object that the expression refers to, if it is certain."""
         return self.program.kinds.kind(self.scope, self.node)
+
+    @property
+    def updates(self) -> Iterator[ast.expr]:
+        """The updates that a call of `tf.control_dependencies` runs first."""
+        inputs = self.argument(0, "control_inputs")
+        elements = inputs.elts if isinstance(inputs, ast.List | ast.Tuple) else ()
+        for element in elements:
+            if self.program.kinds.kind(self.scope, element) is Kind.UPDATE:
+                yield element
 
     @property
     def region(self) -> Region:

@@ -5,6 +5,7 @@ An expression is replaced by its rule. Where Keras needs no counterpart, it beco
 replaced stays as it was, and its statement gets a marker.
 """
 
+import ast
 import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
@@ -81,6 +82,8 @@ class _Rewriting(cst.CSTTransformer):
         self._parts: set[cst.CSTNode] = set()
         self._roots: set[cst.CSTNode] = set()
         self._pending: list[list[Marker]] = []
+        # For each `with` around a node, the updates that must run before its body.
+        self._first: list[list[str]] = []
         # The statements and calls around a node whose values only a person reads.
         self._shown: list[cst.CSTNode] = []
         self._empty_names: list[set[str]] = [set()]
@@ -334,7 +337,7 @@ class _Rewriting(cst.CSTTransformer):
         markers = self._pending.pop()
         statements = [
             statement
-            for statement in updated_node.body
+            for statement in map(self._joined, original_node.body, updated_node.body)
             if not self._is_removed(statement)
         ]
         if not statements:
@@ -349,6 +352,24 @@ class _Rewriting(cst.CSTTransformer):
             if isinstance(short, cst.SimpleStatementLine):
                 result = layout.fitted(short, indent, self._width)
         return self._marked(result, markers)
+
+    def _joined(
+        self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
+    ) -> cst.BaseSmallStatement:
+        """Returns a statement whose update runs after those of the `with` around it."""
+        first = self._first[-1] if self._first else []
+        is_kept = isinstance(original, cst.Assign | cst.Return)
+        if not first or not is_kept or not isinstance(updated, type(original)):
+            return updated
+        site = self._site_at(original.value) if original.value else None
+        if site is None or site.kind is not Kind.UPDATE:
+            return updated
+        updates = [*first]
+        if not is_nothing(updated.value):
+            updates.append(source_of(updated.value))
+        first.clear()
+        source = updates[0] if len(updates) == 1 else f"[{', '.join(updates)}]"
+        return updated.with_changes(value=cst.parse_expression(source))
 
     def _is_removed(self, statement: cst.BaseSmallStatement) -> bool:
         value = getattr(statement, "value", None)
@@ -438,6 +459,16 @@ class _Rewriting(cst.CSTTransformer):
 
     def visit_With(self, node: cst.With) -> None:
         self._pending.append([])
+        self._first.append(
+            [
+                ast.unparse(update)
+                for item in node.items
+                if (site := self._site_at(item.item)) is not None
+                and site.value.name == "tf.control_dependencies"
+                and site.region is Region.STEP
+                for update in site.updates
+            ]
+        )
 
     def leave_With(
         self, original_node: cst.With, updated_node: cst.With
@@ -450,8 +481,14 @@ class _Rewriting(cst.CSTTransformer):
         if items:
             items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             updated_node = updated_node.with_changes(items=items)
+            self._first.pop()
             return self._compound(original_node, updated_node, "items")
-        self.markers += (markers := self._pending.pop())
+        markers = self._pending.pop()
+        if first := self._first.pop():
+            line = self._start(original_node).line
+            advice = f"`train_op` must be a list that contains `{', '.join(first)}`"
+            markers.append(Marker(line, "tf.control_dependencies", advice))
+        self.markers += markers
         comments = [line for m in markers for line in m.lines(self._width)]
         statements = [*updated_node.body.body]
         if statements and isinstance(statements[0], _WithLeadingLines):
