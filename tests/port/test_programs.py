@@ -215,6 +215,25 @@ def test_uncertain_statements_stay_below_a_comment(
     assert not body.strip()
 
 
+def test_optimizers_and_libraries_of_scripts(tmp_path) -> None:
+    """Code outside of a `model_fn` may make what the `model_fn` needs."""
+    code = ported(
+        tmp_path,
+        """
+        import tensorflow_gan as tfgan
+
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        writer = tf.summary.FileWriter("folder")
+        estimator = tfgan.estimator.TPUGANEstimator(optimizer)
+        """,
+    )
+    comments = " ".join(code.replace("#", "").split())
+    assert "optimizer = keras.optimizers.SGD(0.1)" in code
+    assert "tf.summary.FileWriter: Its counterpart" in comments
+    assert "two optimizers in one step" in comments
+    assert "estimator = tfgan.estimator.TPUGANEstimator(optimizer)" in code
+
+
 def test_code_of_inputs_and_steps_is_marked(tmp_path) -> None:
     code = ported(
         tmp_path,

@@ -17,6 +17,8 @@ from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
 from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
 
+# Packages that `tf.contrib` contained, by their names.
+_LIBRARIES = {"tensorflow_gan": "tf.contrib.gan", "tf_slim": "tf.contrib.slim"}
 # The line and column of the first and of the last character, and the kind of node.
 Position = tuple[int, int, int, int, str]
 
@@ -33,7 +35,12 @@ class Site:
     def name(self) -> str:
         """The full name that the expression means, such as "tf.nn.relu", or ""."""
         meaning = self.scope.meaning(self.node)
-        return canonical(meaning) if isinstance(meaning, str) else ""
+        if not isinstance(meaning, str):
+            return ""
+        package, dot, rest = meaning.partition(".")
+        if package in _LIBRARIES:
+            return f"{_LIBRARIES[package]}{dot}{rest}"
+        return canonical(meaning)
 
     @property
     def is_imported(self) -> bool:
