@@ -262,6 +262,20 @@ def test_command_writes_files_once(tmp_path, capsys) -> None:
     assert "must not contain 'tf1_mnist.py'" in capsys.readouterr().err
 
 
+def test_modules_of_other_folders_are_listed(tmp_path, monkeypatch) -> None:
+    """They stay as they are, and the new program must not import the old code."""
+    for name in ("program", "library"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "program" / "main.py").write_text("import with_graph\nimport plain\n")
+    module = tmp_path / "library" / "with_graph.py"
+    module.write_text("import tensorflow as tf\n")
+    (tmp_path / "library" / "plain.py").write_text("import os\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "library"))
+    program = port(tmp_path / "program" / "main.py")
+    assert program.elsewhere == (module,)
+    assert f"in other folders\n  {module}" in program.text()
+
+
 def test_missing_program_is_an_error(tmp_path, capsys) -> None:
     path = str(tmp_path / "none.py")
     assert main(["port", path, "--to", str(tmp_path / "new")]) == 2
