@@ -159,6 +159,24 @@ def test_inputs_keep_tensorflow(tmp_path) -> None:
     assert "keras" not in code
 
 
+def test_inputs_return_datasets(tmp_path) -> None:
+    """Without a graph, `get_next()` would be the batch of every step."""
+    code = ported(
+        tmp_path,
+        """
+        def input_fn(params):
+            return tf.data.Dataset.range(8).make_one_shot_iterator().get_next()
+
+
+        def eval_input_fn(params):
+            x = tf.data.Dataset.range(8).make_one_shot_iterator().get_next()
+            return x, x
+        """,
+    )
+    assert "return tf.data.Dataset.range(8)\n" in code
+    assert "move what follows into" in " ".join(code.replace("#", "").split())
+
+
 IMPORTS = {
     "names that stay": (
         "import tensorflow as tf\n\ntf.gfile.Exists('a')\n",
@@ -185,6 +203,7 @@ def test_imports_are_those_that_a_file_needs(tmp_path, before, after) -> None:
 
 # Statements without a certain counterpart, and a word of the advice.
 MARKED = {
+    "with tf.variable_scope(''):\n        return 1": "an empty part",
     "return tf.div(features, 2)": "keras.ops.floor_divide",
     "tf.assert_equal(features, 2)": "Python's `if` for shapes",
     "return tf.unheard_of(features)": "Port it to Keras or JAX",

@@ -78,6 +78,7 @@ class _Rewriting(cst.CSTTransformer):
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
         self._callees: set[cst.CSTNode] = set()
+        self._returned: set[cst.CSTNode] = set()
         # Parts of longer names; the first part of each is among the roots.
         self._parts: set[cst.CSTNode] = set()
         self._roots: set[cst.CSTNode] = set()
@@ -102,6 +103,10 @@ class _Rewriting(cst.CSTTransformer):
         self._callees.add(node.func)
         if methods.is_log(source_of(node.func)):
             self._shown.append(node)
+
+    def visit_Return(self, node: cst.Return) -> None:
+        if node.value is not None:
+            self._returned.add(node.value)
 
     def visit_Raise(self, node: cst.Raise) -> None:
         self._shown.append(node)
@@ -203,6 +208,12 @@ class _Rewriting(cst.CSTTransformer):
         site = self._site_at(original_node)
         if site is None or _has_nothing(updated_node.func):
             return updated_node
+        dataset = methods.dataset_of(updated_node)
+        if dataset is not None and site.region is Region.INPUT:
+            is_returned = original_node in self._returned
+            return self._tried(
+                site, updated_node, lambda: _batches(dataset, is_returned)
+            )
         name = self._uses.get(original_node.func, "")
         if name:
             if not references.changes(name, site.region):
@@ -521,6 +532,16 @@ class _Rewriting(cst.CSTTransformer):
         comments = [line for m in markers for line in m.lines(self._width)]
         lines = (*updated.leading_lines, *comments)
         return updated.with_changes(leading_lines=lines)
+
+
+def _batches(dataset: cst.BaseExpression, is_returned: bool) -> cst.BaseExpression:
+    """Returns a dataset in place of the tensors of its next batch."""
+    if is_returned:
+        return dataset
+    raise UnportableError(
+        "without a graph it is called once; return the dataset, and move what "
+        "follows into `dataset.map`"
+    )
 
 
 _Node = TypeVar("_Node", bound=cst.CSTNode)

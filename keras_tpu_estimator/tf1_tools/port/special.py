@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
-from keras_tpu_estimator.tf1_tools.port.program import Site
+from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
 from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.values import (
     UnportableError,
@@ -78,6 +78,18 @@ def get_variable(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression
 
 def _is_float32(node: cst.BaseExpression) -> bool:
     return source_of(node).strip("\"'") in ("float32", "tf.float32", "None")
+
+
+def variable_scope(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a block of variables."""
+    name = site.argument(0, "name_or_scope")
+    if isinstance(name, ast.Constant) and name.value == "":
+        raise UnportableError(
+            "TensorFlow gives these variables paths with an empty part; leave the "
+            "scope out, and map the paths if you load an old checkpoint"
+        )
+    entry = entry_of("tf.variable_scope")
+    return expand(Rule.from_source(entry.rule if entry else ""), arguments)
 
 
 # Updates.
@@ -381,6 +393,7 @@ CALLS: dict[str, Special] = {
     "tf.sequence_mask": sequence_mask,
     "tf.shape": shape,
     "tf.slice": slice_,
+    "tf.variable_scope": variable_scope,
 }
 Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
 # The methods of optimizers by name.
