@@ -369,14 +369,17 @@ class _Rewriting(cst.CSTTransformer):
     ) -> cst.BaseSmallStatement:
         """Returns a statement whose update runs after those of the `with` around it."""
         first = self._first[-1] if self._first else []
-        is_kept = isinstance(original, cst.Assign | cst.Return)
-        if not first or not is_kept or not isinstance(updated, type(original)):
+        if (
+            not first
+            or not isinstance(original, cst.Assign | cst.Return)
+            or not isinstance(updated, cst.Assign | cst.Return)
+        ):
             return updated
         site = self._site_at(original.value) if original.value else None
         if site is None or site.kind is not Kind.UPDATE:
             return updated
         updates = [*first]
-        if not is_nothing(updated.value):
+        if updated.value is not None and not is_nothing(updated.value):
             updates.append(source_of(updated.value))
         first.clear()
         source = updates[0] if len(updates) == 1 else f"[{', '.join(updates)}]"
@@ -495,9 +498,9 @@ class _Rewriting(cst.CSTTransformer):
             self._first.pop()
             return self._compound(original_node, updated_node, "items")
         markers = self._pending.pop()
-        if first := self._first.pop():
+        if updates := self._first.pop():
             line = self._start(original_node).line
-            advice = f"`train_op` must be a list that contains `{', '.join(first)}`"
+            advice = f"`train_op` must be a list that contains `{', '.join(updates)}`"
             markers.append(Marker(line, "tf.control_dependencies", advice))
         self.markers += markers
         comments = [line for m in markers for line in m.lines(self._width)]

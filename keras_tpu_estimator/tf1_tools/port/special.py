@@ -242,8 +242,9 @@ def _is_float(site: Site, node: ast.expr) -> bool:
     if call.value.name == "tf.to_float":
         return True
     dtype = call.argument(1, "dtype")
-    is_cast = call.value.name == "tf.cast" and dtype is not None
-    return is_cast and ast.unparse(dtype).strip("'").rpartition(".")[2] in _FLOATS
+    if call.value.name != "tf.cast" or dtype is None:
+        return False
+    return ast.unparse(dtype).strip("'").rpartition(".")[2] in _FLOATS
 
 
 def sequence_mask(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:

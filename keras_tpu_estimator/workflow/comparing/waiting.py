@@ -25,7 +25,7 @@ def without_waiting(recording: Any) -> Iterator[None]:
     sleep = time.sleep
     sleeps: list[Any] = []
 
-    def counted(seconds: float) -> None:
+    def counted(seconds: Any) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         is_of_script = is_main and call_receiver.is_receiving()
         if not (is_of_script and recording.has_trained):
