@@ -203,6 +203,7 @@ def test_imports_are_those_that_a_file_needs(tmp_path, before, after) -> None:
 
 # Statements without a certain counterpart, and a word of the advice.
 MARKED = {
+    "return tf.train.ExponentialMovingAverage(0.9, features)": "global_step + 1",
     "with tf.variable_scope(''):\n        return 1": "an empty part",
     "return tf.div(features, 2)": "keras.ops.floor_divide",
     "tf.assert_equal(features, 2)": "Python's `if` for shapes",

@@ -95,6 +95,18 @@ def variable_scope(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpressi
 # Updates.
 
 
+def moving_average(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns moving averages, whose decay does not depend on the step."""
+    if site.argument(1, "num_updates") is not None:
+        raise UnportableError(
+            "`kte.ExponentialMovingAverage` has the same arguments, but reads "
+            "`num_updates` before the step: if `apply` follows `train_op`, pass "
+            "`global_step + 1`"
+        )
+    name = cst.parse_expression("kte.ExponentialMovingAverage")
+    return cst.Call(name, [*arguments])
+
+
 def group(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns the list of the operations, or the only one."""
     operations = [
@@ -394,6 +406,7 @@ CALLS: dict[str, Special] = {
     "tf.sequence_mask": sequence_mask,
     "tf.shape": shape,
     "tf.slice": slice_,
+    "tf.train.ExponentialMovingAverage": moving_average,
     "tf.variable_scope": variable_scope,
 }
 Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
