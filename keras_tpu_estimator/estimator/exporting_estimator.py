@@ -160,7 +160,7 @@ class ExportingEstimator(TrainedEstimator):
     @UserFrames()
     def _export(self, export: Any, checkpoint_path: PathLike | None) -> str:
         if (receiver := call_receiver.receiver()) is not None:
-            return receiver.export(export.base)
+            return receiver.export(self._context, export)
         this_process.check_not_forked()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.planning import (
     compiling,
@@ -233,10 +233,11 @@ class DryRun:
         )
         yield Predicted(zeros, plan.examples)
 
-    def export(self, base: PathLike) -> str:
+    def export(self, context: EstimatorContext, export: Any) -> str:
         """Exports nothing, and returns the path that an export could have."""
-        _logger.info("The export to %s is skipped in a dry run.", base)
-        return os.path.join(os.fsdecode(base), "0")
+        del context
+        _logger.info("The export to %s is skipped in a dry run.", export.base)
+        return os.path.join(os.fsdecode(export.base), "0")
 
     def _plan(
         self,

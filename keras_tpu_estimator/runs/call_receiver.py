@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
-from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.prediction_batches import Predicted
 
@@ -38,7 +38,7 @@ class CallReceiver(Protocol):
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
         """Replaces the batches of `TPUEstimator.predict`."""
 
-    def export(self, base: PathLike) -> str:
+    def export(self, context: EstimatorContext, export: Any) -> str:
         """Replaces all methods that export."""
 
 
@@ -46,6 +46,11 @@ class CallReceiver(Protocol):
 _RECEIVED = "KERAS_TPU_ESTIMATOR_CALLS_RECEIVED"
 # All threads of the script share this list.
 _receivers: list[CallReceiver] = []
+
+
+def is_receiving() -> bool:
+    """Returns whether the calls of this process go to a receiver."""
+    return bool(_receivers)
 
 
 def receiver() -> CallReceiver | None:

@@ -268,6 +268,8 @@ def test_default_names_are_numbered_as_in_tensorflow(tmp_path) -> None:
                 x = block(x, None, default_name="block")
         x = block(x, "dense")
         x = block(x, None, default_name="dense")
+        x = block(x, "bert/embeddings")
+        x = block(x, None, default_name="bert")
         return block(x, "given", default_name="block")
 
     # From TensorFlow 1.15.
@@ -280,6 +282,8 @@ def test_default_names_are_numbered_as_in_tensorflow(tmp_path) -> None:
         "outer/block_1/w",
         "dense/w",
         "dense_1/w",
+        "bert/embeddings/w",
+        "bert/w",
         "given/w",
     }
 

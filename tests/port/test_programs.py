@@ -42,6 +42,23 @@ BODIES = {
         "    return tf.identity(features)",
         "# The step.\nreturn features",
     ),
+    "an update after another": (
+        "train_op = params.minimize(loss)\n"
+        "ema = tf.train.ExponentialMovingAverage(0.9)\n"
+        "with tf.control_dependencies([train_op]):\n"
+        "    train_op = ema.apply(tf.trainable_variables())\n"
+        "return train_op",
+        "train_op = kte.minimize(params, loss)\n"
+        "ema = kte.ExponentialMovingAverage(0.9)\n"
+        "train_op = [train_op, ema.apply(kte.trainable_variables())]\n"
+        "return train_op",
+    ),
+    "nothing after an update": (
+        "update = params.minimize(loss)\n"
+        "with tf.control_dependencies([update]):\n"
+        "    return tf.no_op()",
+        "update = kte.minimize(params, loss)\nreturn update",
+    ),
     "names of variables": (
         "return [v.name for v in tf.trainable_variables()]",
         "return [v.path for v in kte.trainable_variables()]",
@@ -85,6 +102,29 @@ BODIES = {
         '    epsilon=1e-12, name=params or kte.unique_name("LayerNorm")\n'
         ")(x)",
     ),
+    "an unused collection": (
+        'return tf.trainable_variables() + tf.get_collection("unused")',
+        "return kte.trainable_variables() + []",
+    ),
+    "an object of the program": ("return [task.name for task in [Task(), Task()]]",)
+    * 2,
+    "a value that a loop changes": (
+        "for _ in params:\n    x = tf.square(x)\nreturn x.shape[0].value",
+        "for _ in params:\n    x = ops.square(x)\nreturn x.shape[0]",
+    ),
+    "a set of variables": (
+        "found = tf.trainable_variables() + params\nreturn list(set(found))",
+        "found = kte.trainable_variables() + params\n"
+        "return list({v.path: v for v in found}.values())",
+    ),
+    "names of tensors in messages": (
+        'tf.logging.info("%s: %s", params.name, params.shape)\n'
+        "y = isinstance(x, tf.Tensor)\n"
+        "z = tf.square(x)\nprint(z.name)",
+        'tf.logging.info("%s: %s", "params", params.shape)\n'
+        "y = isinstance(x, jax.Array)\n"
+        'z = ops.square(x)\nprint("z")',
+    ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
         "return layers.Dropout(params.rate)(x, training=True)",
@@ -94,7 +134,10 @@ BODIES = {
 
 @pytest.mark.parametrize(("before", "after"), BODIES.values(), ids=BODIES)
 def test_bodies_of_model_fns(tmp_path, before: str, after: str) -> None:
-    head = "def model_fn(features, labels, mode, params):\n    x = loss = features\n"
+    head = (
+        "class Task(object):\n    name = 'task'\n\n\n"
+        "def model_fn(features, labels, mode, params):\n    x = loss = features\n"
+    )
     code = ported(tmp_path, head + textwrap.indent(before, "    ") + "\n")
     assert code.endswith(head + textwrap.indent(after, "    ") + "\n")
     compile(code, "program.py", "exec")
@@ -114,6 +157,24 @@ def test_inputs_keep_tensorflow(tmp_path) -> None:
     )
     assert "tf.cast(x, tf.float32)" in code
     assert "keras" not in code
+
+
+def test_inputs_return_datasets(tmp_path) -> None:
+    """Without a graph, `get_next()` would be the batch of every step."""
+    code = ported(
+        tmp_path,
+        """
+        def input_fn(params):
+            return tf.data.Dataset.range(8).make_one_shot_iterator().get_next()
+
+
+        def eval_input_fn(params):
+            x = tf.data.Dataset.range(8).make_one_shot_iterator().get_next()
+            return x, x
+        """,
+    )
+    assert "return tf.data.Dataset.range(8)\n" in code
+    assert "move what follows into" in " ".join(code.replace("#", "").split())
 
 
 IMPORTS = {
@@ -142,7 +203,11 @@ def test_imports_are_those_that_a_file_needs(tmp_path, before, after) -> None:
 
 # Statements without a certain counterpart, and a word of the advice.
 MARKED = {
-    "return tf.div(features, 2)": "keras.ops.divide",
+    "return tf.train.ExponentialMovingAverage(0.9, features)": "global_step + 1",
+    "with tf.variable_scope(''):\n        return 1": "an empty part",
+    "return tf.div(features, 2)": "keras.ops.floor_divide",
+    "tf.assert_equal(features, 2)": "Python's `if` for shapes",
+    "return tf.unheard_of(features)": "Port it to Keras or JAX",
     "return tf.cumsum(features, exclusive=True)": "exclusive",
     "return tf.reshape(features, *params)": "without a star",
     "return tf.layers.dense(features, 1, kernel_regularizer=params)": "regularizer",
@@ -151,6 +216,9 @@ MARKED = {
     "return tf.contrib.layers.layer_norm(features)": "all axes but the first",
     "return [v.name for v in params]": "path",
     "return tf.saved_model.signature_constants.PREDICT_INPUTS": "kte.export",
+    "with tf.control_dependencies([params.minimize(features)]):\n"
+    "        return tf.square(features)": "`train_op` must be a list",
+    "x = tf.no_op()\n    return x.name": "no counterpart",
     "if tf.Session():\n        return 1": "no counterpart",
 }
 
@@ -165,6 +233,25 @@ def test_uncertain_statements_stay_below_a_comment(
     assert comment.startswith("# port: ")
     assert advice in " ".join(comment.replace("#", "").split())
     assert not body.strip()
+
+
+def test_optimizers_and_libraries_of_scripts(tmp_path) -> None:
+    """Code outside of a `model_fn` may make what the `model_fn` needs."""
+    code = ported(
+        tmp_path,
+        """
+        import tensorflow_gan as tfgan
+
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        writer = tf.summary.FileWriter("folder")
+        estimator = tfgan.estimator.TPUGANEstimator(optimizer)
+        """,
+    )
+    comments = " ".join(code.replace("#", "").split())
+    assert "optimizer = keras.optimizers.SGD(0.1)" in code
+    assert "tf.summary.FileWriter: Its counterpart" in comments
+    assert "two optimizers in one step" in comments
+    assert "estimator = tfgan.estimator.TPUGANEstimator(optimizer)" in code
 
 
 def test_code_of_inputs_and_steps_is_marked(tmp_path) -> None:
@@ -193,6 +280,20 @@ def test_command_writes_files_once(tmp_path, capsys) -> None:
     assert "38 rewritten, 100%" in capsys.readouterr().out
     assert main(arguments) == 2
     assert "must not contain 'tf1_mnist.py'" in capsys.readouterr().err
+
+
+def test_modules_of_other_folders_are_listed(tmp_path, monkeypatch) -> None:
+    """They stay as they are, and the new program must not import the old code."""
+    for name in ("program", "library"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "program" / "main.py").write_text("import with_graph\nimport plain\n")
+    module = tmp_path / "library" / "with_graph.py"
+    module.write_text("import tensorflow as tf\n")
+    (tmp_path / "library" / "plain.py").write_text("import os\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "library"))
+    program = port(tmp_path / "program" / "main.py")
+    assert program.elsewhere == (module,)
+    assert f"in other folders\n  {module}" in program.text()
 
 
 def test_missing_program_is_an_error(tmp_path, capsys) -> None:

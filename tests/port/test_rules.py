@@ -38,11 +38,14 @@ tf.constant(3.0)
 tf.constant([1, 2], dtype=tf.float32)
 tf.constant([1.0, 2.0, 3.0], shape=[1, 3])
 tf.constant(2.0, shape=[2, 2])
+tf.constant(list(range(3)), tf.float32, shape=[1, 3])
 tf.convert_to_tensor([1.0, 2.0])
 tf.cos(x)
 tf.cumprod(x)
 tf.cumsum(x, 1)
 tf.div_no_nan(x, x - x)
+tf.div(x, 2.0)
+tf.div(tf.cast(i, tf.float32), tf.to_float(i) + 1.0)
 tf.divide(x, 2.0 + tf.square(y))
 tf.einsum("abc,cd->abd", x, m)
 tf.equal(i, 1)
@@ -87,6 +90,9 @@ tf.minimum(x, 0.0)
 tf.mod(i + 5, 3)
 tf.multiply(x, y)
 tf.negative(x)
+tf.norm(x)
+tf.norm(x, axis=[1, 2], keepdims=True)
+tf.norm(x, ord="euclidean", axis=-1)
 tf.not_equal(i, 1)
 tf.one_hot(i, 3)
 tf.one_hot(i, depth=3, dtype=tf.float32, axis=0)
@@ -116,6 +122,9 @@ tf.reverse(x, axis=[1])
 tf.reverse_v2(x, [0, 2])
 tf.round(x)
 tf.rsqrt(1.0 + tf.square(x))
+tf.scatter_nd(tf.constant([[1], [3], [1]]), m[:3], [5, 5])
+tf.sequence_mask(i, 3)
+tf.sequence_mask(i, maxlen=4, dtype=tf.float32)
 tf.sigmoid(x)
 tf.sign(x)
 tf.sin(x)
@@ -179,6 +188,10 @@ tf.losses.sparse_softmax_cross_entropy(i, m[:2])
 tf.losses.sparse_softmax_cross_entropy(i, m[:2], weights=[0.0, 3.0])
 tf.losses.sparse_softmax_cross_entropy(i, m[:2], tf.to_float(i) - 1.0)
 tf.layers.average_pooling2d(image, 2, 2, padding="SAME")
+tf.layers.average_pooling1d(x, 2, 1)
+tf.layers.average_pooling3d(image[None], 1, 2, padding="SAME")
+tf.layers.max_pooling1d(x, 2, 1, padding="same")
+tf.layers.max_pooling3d(image[None], [1, 2, 2], 1)
 tf.layers.flatten(x)
 tf.layers.max_pooling2d(image, pool_size=[3, 3], strides=2, padding="same")
 tf.train.cosine_decay(0.1, 3, 10, alpha=0.2)
@@ -186,13 +199,21 @@ tf.train.exponential_decay(0.1, 7, decay_steps=3, decay_rate=0.5, staircase=True
 tf.train.piecewise_constant(tf.constant(3), [3, 5], [0.1, 0.2, 0.3])
 tf.train.piecewise_constant_decay(tf.constant(4), boundaries=[3], values=[0.1, 0.2])
 tf.train.polynomial_decay(0.1, 3, 10, 0.0, power=2.0)
+tf.nn.bias_add(x, x[0, 0]) * 2.0
+tf.identity(x + 1.0) * 2.0
+x - tf.nn.bias_add(x, x[0, 0])
+-tf.identity(x + 1.0)
+(2.0 + x) / tf.nn.l2_loss(x)
+tf.identity(x + 1.0)[0]
+tf.nn.bias_add(x, x[0, 0]) > tf.nn.bias_add(y, y[0, 0])
+x * tf.sigmoid(x) + y
 """.strip().splitlines()
 
 # Rules whose code makes variables, random numbers or nothing. The tests of ported
 # programs train with them.
 _IN_PROGRAMS = re.compile(
     r"layers\.|contrib\.|initializers\.|.*_initializer|train\..*Optimizer|random_|"
-    r"truncated_normal|variable_scope|name_scope|device|assign|Variable|no_op|"
+    r"random\.|truncated_normal|variable_scope|name_scope|device|assign|Variable|no_op|"
     r"control_dependencies|.*_variables|ConfigProto|train\.get_|clip_by_global_norm|"
     r"summary\."
 )

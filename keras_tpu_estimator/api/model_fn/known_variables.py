@@ -155,7 +155,8 @@ def variable_scope(
     with contextlib.ExitStack() as stack:
         for part in parts:
             stack.enter_context(keras.name_scope(part))
-            scope.blocks.add(keras_names.name_path())
+        # The block "a/b" leaves the name "a" free, as in TensorFlow.
+        scope.blocks.add(keras_names.name_path())
         keras_names.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.base.common import registry
+from keras_tpu_estimator.base.common import registry, sources
 from keras_tpu_estimator.tf1_tools.port.program import Program
 
 if TYPE_CHECKING:
@@ -26,9 +26,12 @@ class PortedProgram:
 
     Attributes:
         files: The ported files, by their paths below the new folder.
+        elsewhere: The modules in other folders that the program imports, and that
+            use TensorFlow. They are not ported.
     """
 
     files: dict[pathlib.Path, "Ported"]
+    elsewhere: tuple[pathlib.Path, ...] = ()
 
     @property
     def sites(self) -> int:
@@ -71,6 +74,9 @@ class PortedProgram:
         for path, file in marked.items():
             for marker in file.markers:
                 lines.append(f"  {path}:{marker.line}  {marker.text}")
+        if self.elsewhere:
+            lines += ["", "Not ported, because they are in other folders"]
+        lines += [f"  {path}" for path in self.elsewhere]
         return "\n".join(lines)
 
 
@@ -87,16 +93,17 @@ def port(path: pathlib.Path) -> PortedProgram:
             f"`port` needs libcst. Received: {error}. Run `pip install libcst`."
         ) from error
     program = Program(path)
-    root = path if path.is_dir() else path.parent
-    return PortedProgram(
-        {
-            source.path.resolve().relative_to(root.resolve()): port_file(
-                program, source
-            )
-            for source in program.sources
-            if source.path.resolve().is_relative_to(root.resolve())
-        }
-    )
+    root = (path if path.is_dir() else path.parent).resolve()
+    files, elsewhere = {}, []
+    for source in program.sources:
+        resolved = source.path.resolve()
+        if resolved.is_relative_to(root):
+            files[resolved.relative_to(root)] = port_file(program, source)
+        elif "tensorflow" in {
+            name.partition(".")[0] for name in sources.imported_modules(source)
+        }:
+            elsewhere.append(source.path)
+    return PortedProgram(files, tuple(sorted(elsewhere)))
 
 
 def main(name: str, arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ returned values, and the arguments of the program's calls.
 import ast
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from keras_tpu_estimator.tf1_tools.check.reached import is_function
 from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
@@ -24,24 +24,39 @@ class Kind(enum.Enum):
     SHAPE = "a shape"
     SIZE = "a size of a shape"
     OPTIMIZER = "an optimizer of TensorFlow"
+    LAYER = "a layer"
+    UPDATE = "an operation that runs only as a part of `train_op`"
+    AVERAGES = "moving averages of variables"
     PLAIN = "a number, string or other object of Python"
+    UNDEFINED = "no value, or only values that depend on themselves"
 
 
 # The step from an object to one of its items, whichever it is.
 _ITEM = "item"
 _Path = tuple[int | str, ...]
+_Key = tuple[Scope, ast.AST, _Path]
 _CALLS = {
     "tf.global_variables": Kind.VARIABLES,
     "tf.trainable_variables": Kind.VARIABLES,
     "tf.get_variable": Kind.VARIABLE,
     "tf.Variable": Kind.VARIABLE,
+    "tf.group": Kind.UPDATE,
+    "tf.no_op": Kind.UPDATE,
     "tf.shape": Kind.SHAPE,
+    "tf.train.ExponentialMovingAverage": Kind.AVERAGES,
     "tf.train.get_global_step": Kind.STEP_COUNT,
     "tf.train.get_or_create_global_step": Kind.STEP_COUNT,
     "tf.train.create_global_step": Kind.STEP_COUNT,
 }
 # Functions that return the items of their argument.
 _COPIES = ("list", "tuple", "sorted", "reversed", "set", "iter")
+# Methods that objects of Python also have.
+_OF_BUILTINS = {*dir(dict), *dir(list), *dir(set), *dir(str)}
+# The methods of objects of a kind, and of others, that return updates.
+_UPDATES: dict[Kind | None, tuple[str, ...]] = {
+    Kind.AVERAGES: ("apply",),
+    Kind.PLAIN: (),
+}
 _DEEPEST = 6
 
 
@@ -71,14 +86,27 @@ class Kinds:
         self._values: dict[tuple[Scope, str], list[_Value]] = {}
         self._attributes: dict[str, list[_Value]] = {}
         self._methods = _methods(program)
-        self._results: dict[tuple[Scope, ast.AST, _Path], Kind | None] = {}
+        self._results: dict[_Key, Kind | None] = {}
+        self._settled: set[_Key] = set()
+        self._visited: set[_Key] = set()
+        self._is_settled = False
         for module in program.values():
             for scope, node in module.walk():
                 self._read(scope, node)
 
     def kind(self, scope: Scope, node: ast.AST, path: _Path = ()) -> Kind | None:
-        """Returns the kind of an expression, or `None` if it is not certain."""
-        return self._kind(scope, node, path)
+        """Returns the kind of an expression, or `None` if it is not certain.
+
+        Values may depend on themselves, as in loops. Then the other values decide: all
+        are evaluated until no result changes.
+        """
+        self._is_settled = False
+        while not self._is_settled:
+            self._is_settled = True
+            self._visited.clear()
+            result = self._kind(scope, node, path)
+        self._settled |= self._visited
+        return None if result is Kind.UNDEFINED else result
 
     def _read(self, scope: Scope, node: ast.AST) -> None:
         if isinstance(node, ast.Assign):
@@ -134,10 +162,13 @@ class Kinds:
 
     def _kind(self, scope: Scope, node: ast.AST, path: _Path) -> Kind | None:
         key = (scope, node, path)
-        if key not in self._results:
-            self._results[key] = None  # A value that depends on itself is not certain.
-            if len(path) <= _DEEPEST:
-                self._results[key] = self._followed(scope, node, path)
+        if key not in self._settled and key not in self._visited:
+            self._visited.add(key)
+            before = self._results.setdefault(key, Kind.UNDEFINED)
+            is_followed = len(path) <= _DEEPEST
+            result = self._followed(scope, node, path) if is_followed else None
+            self._is_settled &= result is before
+            self._results[key] = result
         return self._results[key]
 
     def _followed(self, scope: Scope, node: ast.AST, path: _Path) -> Kind | None:
@@ -213,11 +244,20 @@ class Kinds:
             name = canonical(callee)
             if name.startswith("tf."):
                 return _along(_of_tensorflow(name), path)
+        if self._kind(scope, node.func, ()) is Kind.LAYER:
+            return _along(Kind.TENSOR, path)
         if isinstance(node.func, ast.Name) and node.args:
             return self._of_builtin(scope, node, node.func.id, path)
         if isinstance(node.func, ast.Attribute):
             if node.func.attr in ("get_shape", "as_list"):
                 return _along(Kind.SHAPE, path)
+            if node.func.attr in _OF_BUILTINS:
+                return None
+            owner = self._kind(scope, node.func.value, ())
+            if node.func.attr in _UPDATES.get(owner, ("apply_gradients", "minimize")):
+                return Kind.UPDATE
+            methods = self._methods.get(node.func.attr, ())
+            return _common(self._result(method, path) for method in methods)
         return None
 
     def _of_builtin(
@@ -235,16 +275,43 @@ class Kinds:
             return Kind.PLAIN
         return None
 
+    @staticmethod
+    def _instance(scope: Scope) -> Kind | None:
+        """Returns the kind of an instance of a class of the program."""
+        kinds: set[Kind | None] = set()
+        for base in _bases(scope):
+            name = canonical(base) if isinstance(base, str) else ""
+            kinds.add(_of_tensorflow(name) if name.startswith("tf.") else None)
+        return kinds.pop() if len(kinds) == 1 else None if kinds else Kind.PLAIN
+
     def _returned(self, function: Found, path: _Path) -> Kind | None:
         inner = function.scope.children[function.node]
         if not is_function(function.node):
-            return None
+            return self._instance(inner) if not path else None
+        return self._result(inner, path)
+
+    def _result(self, inner: Scope, path: _Path) -> Kind | None:
+        """Returns the kind of what a function returns."""
         values = [
             (scope, node.value)
             for scope, node in inner.walk()
             if isinstance(node, ast.Return) and node.value and scope is inner
         ]
         return _common(self._kind(scope, value, path) for scope, value in values)
+
+
+def _bases(scope: Scope) -> Iterator[object]:
+    """Yields the classes that a class extends, and those that these extend."""
+    if not isinstance(scope.node, ast.ClassDef) or scope.parent is None:
+        return
+    for base in scope.node.bases:
+        if isinstance(base, ast.Name) and base.id == "object":
+            continue
+        meaning = scope.parent.meaning(base)
+        if isinstance(meaning, Found):
+            yield from _bases(meaning.scope.children[meaning.node])
+        else:
+            yield meaning
 
 
 def _parameters(node: ast.AST) -> list[str]:
@@ -265,6 +332,11 @@ def _methods(program: Mapping[str, Scope]) -> dict[str, list[Scope]]:
 def _of_tensorflow(name: str) -> Kind | None:
     if name in _CALLS:
         return _CALLS[name]
+    if name in ("tf.keras.Model", "tf.keras.Sequential"):
+        return Kind.LAYER
+    if name.startswith(("tf.layers.", "tf.keras.layers.")):
+        is_class = name.rpartition(".")[2][:1].isupper()
+        return Kind.LAYER if is_class else Kind.TENSOR
     if name.startswith("tf.train.") or ".opt." in name:
         return Kind.OPTIMIZER if name.endswith("Optimizer") else Kind.TENSOR
     is_plain = name.startswith(
@@ -306,12 +378,18 @@ def _along(kind: Kind | None, path: _Path) -> Kind | None:
 def _common(kinds: Iterable[Kind | None]) -> Kind | None:
     """Returns the kind that all have, or `None`."""
     different = {*kinds}
+    if len(different) > 1:
+        different.discard(Kind.UNDEFINED)
     return different.pop() if len(different) == 1 else None
 
 
 def _combined(kinds: Iterable[Kind | None]) -> Kind | None:
     """Returns the kind of a result of operands."""
     different = {*kinds}
+    if Kind.VARIABLES in different:
+        return Kind.VARIABLES  # Lists that follow each other.
     if different & {Kind.TENSOR, Kind.VARIABLE, Kind.STEP_COUNT}:
         return Kind.TENSOR
+    if Kind.UNDEFINED in different:
+        return Kind.UNDEFINED
     return different.pop() if len(different) == 1 else None

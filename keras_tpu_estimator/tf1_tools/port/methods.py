@@ -1,6 +1,7 @@
 """Methods and attributes of tensors, variables, shapes and optimizers."""
 
 import ast
+import re
 
 import libcst as cst
 
@@ -13,13 +14,43 @@ from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 
 # Methods that only a session can run.
 _OF_SESSIONS = ("eval", "run")
+_ITERATORS = ("make_initializable_iterator", "make_one_shot_iterator")
+_LOG = re.compile(
+    r"((.*\.)?(logging|logger|_logger)\."
+    r"(debug|info|warn|warning|error|exception|fatal|vlog|log)|print)"
+)
+
+
+def is_log(function: str) -> bool:
+    """Returns whether a function of this name writes a message."""
+    return _LOG.fullmatch(function) is not None
 
 
 def call(site: Site, node: cst.Call) -> cst.BaseExpression:
-    """Returns the counterpart of a method call, or the call itself."""
+    """Returns the counterpart of a call of a method or of Python, or the call."""
     function = node.func
-    if not isinstance(function, cst.Attribute) or site.region is not Region.STEP:
+    if site.region is not Region.STEP:
         return node
+    if isinstance(function, cst.Name) and function.value == "set":
+        return _set(site, node)
+    if isinstance(function, cst.Attribute):
+        return _method(site, node, function)
+    return node
+
+
+def dataset_of(node: cst.Call) -> cst.BaseExpression | None:
+    """Returns the dataset of `dataset.make_one_shot_iterator().get_next()`."""
+    function = node.func
+    if not isinstance(function, cst.Attribute) or function.attr.value != "get_next":
+        return None
+    iterator = function.value
+    if isinstance(iterator, cst.Call) and isinstance(iterator.func, cst.Attribute):
+        if iterator.func.attr.value in _ITERATORS:
+            return iterator.func.value
+    return None
+
+
+def _method(site: Site, node: cst.Call, function: cst.Attribute) -> cst.BaseExpression:
     owner, name = function.value, function.attr.value
     kind = site.value.value.kind
     if name in special.METHODS and kind is not Kind.PLAIN:
@@ -39,6 +70,15 @@ def call(site: Site, node: cst.Call) -> cst.BaseExpression:
     if name == "__init__" and _is_of_optimizer(site):
         return NOTHING
     return node
+
+
+def _set(site: Site, node: cst.Call) -> cst.BaseExpression:
+    """Returns the different variables of a list; Keras's are not hashable."""
+    if not isinstance(site.node, ast.Call) or len(site.node.args) != 1:
+        return node
+    if site.program.kinds.kind(site.scope, site.node.args[0]) is not Kind.VARIABLES:
+        return node
+    return special.code("{{v.path: v for v in {x}}}.values()", x=node.args[0].value)
 
 
 def attribute(site: Site, node: cst.Attribute) -> cst.BaseExpression:

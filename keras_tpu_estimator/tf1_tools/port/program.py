@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.base.common.sources import (
     current_folder,
@@ -17,6 +17,8 @@ from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
 from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
 
+# Packages that `tf.contrib` contained, by their names.
+_LIBRARIES = {"tensorflow_gan": "tf.contrib.gan", "tf_slim": "tf.contrib.slim"}
 # The line and column of the first and of the last character, and the kind of node.
 Position = tuple[int, int, int, int, str]
 
@@ -33,7 +35,12 @@ class Site:
     def name(self) -> str:
         """The full name that the expression means, such as "tf.nn.relu", or ""."""
         meaning = self.scope.meaning(self.node)
-        return canonical(meaning) if isinstance(meaning, str) else ""
+        if not isinstance(meaning, str):
+            return ""
+        package, dot, rest = meaning.partition(".")
+        if package in _LIBRARIES:
+            return f"{_LIBRARIES[package]}{dot}{rest}"
+        return canonical(meaning)
 
     @property
     def is_imported(self) -> bool:
@@ -45,6 +52,15 @@ class Site:
     def kind(self) -> Kind | None:
         """The kind of object that the expression refers to, if it is certain."""
         return self.program.kinds.kind(self.scope, self.node)
+
+    @property
+    def updates(self) -> Iterator[ast.expr]:
+        """The updates that a call of `tf.control_dependencies` runs first."""
+        inputs = self.argument(0, "control_inputs")
+        elements = inputs.elts if isinstance(inputs, ast.List | ast.Tuple) else ()
+        for element in elements:
+            if self.program.kinds.kind(self.scope, element) is Kind.UPDATE:
+                yield element
 
     @property
     def region(self) -> Region:
@@ -82,6 +98,23 @@ class Program:
         self.modules: Mapping[str, Scope] = scopes_of(self.sources)
         self.regions = Regions.from_program(self.modules)
         self.kinds = Kinds(self.modules)
+
+    def is_unique(self, constant: ast.Constant) -> bool:
+        """Returns whether a program uses a string or number only to read a collection.
+
+        Docstrings and the names of other things do not count as uses of it.
+        """
+        return not any(
+            isinstance(node, ast.Call)
+            and not ast.unparse(node.func).endswith("get_collection")
+            and any(
+                isinstance(part, ast.Constant) and part.value == constant.value
+                for argument in (*node.args, *(k.value for k in node.keywords))
+                for part in ast.walk(argument)
+            )
+            for module in self.modules.values()
+            for _, node in module.walk()
+        )
 
     def sites_in(self, module: Scope) -> dict[Position, Site]:
         """Returns the expressions of a module, by position."""

@@ -18,6 +18,7 @@ from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
 # their steps.
 _OF_SCRIPTS = (
     "1-imports-and-settings",
+    "6-optimizer",
     "7-metrics-hooks-and-summaries",
     "8-checkpoints",
 )
@@ -31,7 +32,10 @@ def changes(name: str, region: Region) -> bool:
     """Returns whether code of a region uses another name in a port."""
     counterpart, entry = porting.find(name), entry_of(name)
     section = catalogue().rows[entry.row].section if entry and entry.row else ""
-    is_of_scripts = section in _OF_SCRIPTS and not name.startswith("tf.summary.")
+    is_of_scripts = section in _OF_SCRIPTS and (
+        # Files of summaries are written into graphs.
+        not name.startswith("tf.summary.") or name == "tf.summary.FileWriter"
+    )
     if name.startswith(_OF_INPUTS):
         return False
     if name.startswith("tf.keras.") and region is not Region.STEP:

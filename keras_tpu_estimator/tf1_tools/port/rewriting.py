@@ -5,8 +5,10 @@ An expression is replaced by its rule. Where Keras needs no counterpart, it beco
 replaced stays as it was, and its statement gets a marker.
 """
 
+import ast
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 import libcst as cst
 from libcst import matchers
@@ -16,6 +18,7 @@ from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.port import layout, methods, references, special
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
+from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
 from keras_tpu_estimator.tf1_tools.port.program import (
     Program,
@@ -24,7 +27,12 @@ from keras_tpu_estimator.tf1_tools.port.program import (
 )
 from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
-from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
+from keras_tpu_estimator.tf1_tools.port.values import (
+    UnportableError,
+    embedded,
+    is_operation,
+    source_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +78,15 @@ class _Rewriting(cst.CSTTransformer):
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
         self._callees: set[cst.CSTNode] = set()
+        self._returned: set[cst.CSTNode] = set()
+        # Parts of longer names; the first part of each is among the roots.
         self._parts: set[cst.CSTNode] = set()
+        self._roots: set[cst.CSTNode] = set()
         self._pending: list[list[Marker]] = []
+        # For each `with` around a node, the updates that must run before its body.
+        self._first: list[list[str]] = []
+        # The statements and calls around a node whose values only a person reads.
+        self._shown: list[cst.CSTNode] = []
         self._empty_names: list[set[str]] = [set()]
         self.names = ShortNames.from_source(source)
         self.sites = 0
@@ -86,6 +101,21 @@ class _Rewriting(cst.CSTTransformer):
 
     def visit_Call(self, node: cst.Call) -> None:
         self._callees.add(node.func)
+        if methods.is_log(source_of(node.func)):
+            self._shown.append(node)
+
+    def visit_Return(self, node: cst.Return) -> None:
+        if node.value is not None:
+            self._returned.add(node.value)
+
+    def visit_Raise(self, node: cst.Raise) -> None:
+        self._shown.append(node)
+
+    def leave_Raise(
+        self, original_node: cst.Raise, updated_node: cst.Raise
+    ) -> cst.BaseSmallStatement:
+        self._shown.remove(original_node)
+        return updated_node
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._find(node)
@@ -106,6 +136,7 @@ class _Rewriting(cst.CSTTransformer):
         while isinstance(inner, cst.Attribute):
             self._parts |= {inner.value, inner.attr}
             inner = inner.value
+        self._roots.add(inner)
         if site is None or not site.name.startswith("tf."):
             return
         if isinstance(node, cst.Name) and not site.is_imported:
@@ -120,26 +151,40 @@ class _Rewriting(cst.CSTTransformer):
             ):
                 break
             name, part = name.rpartition(".")[0], part.value
-        if porting.find(site.name):
+        if porting.find(site.name) or site.region is Region.STEP:
             self._uses[node] = site.name
 
     def leave_Name(
         self, original_node: cst.Name, updated_node: cst.Name
     ) -> cst.BaseExpression:
-        if updated_node.value in self._empty and original_node not in self._parts:
+        is_value = original_node in self._roots or original_node not in self._parts
+        if updated_node.value in self._empty and is_value:
             return NOTHING
         return self._uncalled(original_node, updated_node)
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
+        updated_node = _with_parentheses(original_node, updated_node, "value")
         result = self._uncalled(original_node, updated_node)
         site = self._site_at(original_node)
+        if _has_nothing(updated_node):
+            return result  # Its statement gets a marker.
         if result is updated_node and site and site.region is Region.STEP:
             return self._tried(
-                site, updated_node, lambda: methods.attribute(site, updated_node)
+                site, updated_node, lambda: self._attribute(site, updated_node)
             )
         return result
+
+    def _attribute(self, site: Site, node: cst.Attribute) -> cst.BaseExpression:
+        is_name = node.attr.value == "name" and isinstance(node.value, cst.Name)
+        if self._shown and is_name:
+            # A person reads it, and the name in the source says as much.
+            owner = source_of(node.value)
+            has_shape = f"{owner}.shape" in source_of(self._shown[-1])
+            if has_shape or site.value.kind is Kind.TENSOR:
+                return cst.SimpleString(f'"{owner}"')
+        return methods.attribute(site, node)
 
     def _uncalled(
         self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
@@ -158,9 +203,17 @@ class _Rewriting(cst.CSTTransformer):
     def leave_Call(
         self, original_node: cst.Call, updated_node: cst.Call
     ) -> cst.BaseExpression:
+        if original_node in self._shown:
+            self._shown.remove(original_node)
         site = self._site_at(original_node)
-        if site is None:
+        if site is None or _has_nothing(updated_node.func):
             return updated_node
+        dataset = methods.dataset_of(updated_node)
+        if dataset is not None and site.region is Region.INPUT:
+            is_returned = original_node in self._returned
+            return self._tried(
+                site, updated_node, lambda: _batches(dataset, is_returned)
+            )
         name = self._uses.get(original_node.func, "")
         if name:
             if not references.changes(name, site.region):
@@ -227,6 +280,38 @@ class _Rewriting(cst.CSTTransformer):
         key = (start.line, start.column, end.line, end.column, type(node).__name__)
         return self._sites_by_position.get(key)
 
+    # What surrounds an expression that was a call or a name.
+
+    def leave_UnaryOperation(
+        self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "expression")
+
+    def leave_BinaryOperation(
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left", "right")
+
+    def leave_BooleanOperation(
+        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left", "right")
+
+    def leave_Comparison(
+        self, original_node: cst.Comparison, updated_node: cst.Comparison
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "left")
+
+    def leave_ComparisonTarget(
+        self, original_node: cst.ComparisonTarget, updated_node: cst.ComparisonTarget
+    ) -> cst.ComparisonTarget:
+        return _with_parentheses(original_node, updated_node, "comparator")
+
+    def leave_Subscript(
+        self, original_node: cst.Subscript, updated_node: cst.Subscript
+    ) -> cst.BaseExpression:
+        return _with_parentheses(original_node, updated_node, "value")
+
     # What surrounds an expression without a counterpart.
 
     def leave_Arg(
@@ -263,7 +348,7 @@ class _Rewriting(cst.CSTTransformer):
         markers = self._pending.pop()
         statements = [
             statement
-            for statement in updated_node.body
+            for statement in map(self._joined, original_node.body, updated_node.body)
             if not self._is_removed(statement)
         ]
         if not statements:
@@ -278,6 +363,27 @@ class _Rewriting(cst.CSTTransformer):
             if isinstance(short, cst.SimpleStatementLine):
                 result = layout.fitted(short, indent, self._width)
         return self._marked(result, markers)
+
+    def _joined(
+        self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
+    ) -> cst.BaseSmallStatement:
+        """Returns a statement whose update runs after those of the `with` around it."""
+        first = self._first[-1] if self._first else []
+        if (
+            not first
+            or not isinstance(original, cst.Assign | cst.Return)
+            or not isinstance(updated, cst.Assign | cst.Return)
+        ):
+            return updated
+        site = self._site_at(original.value) if original.value else None
+        if site is None or site.kind is not Kind.UPDATE:
+            return updated
+        updates = [*first]
+        if updated.value is not None and not is_nothing(updated.value):
+            updates.append(source_of(updated.value))
+        first.clear()
+        source = updates[0] if len(updates) == 1 else f"[{', '.join(updates)}]"
+        return updated.with_changes(value=cst.parse_expression(source))
 
     def _is_removed(self, statement: cst.BaseSmallStatement) -> bool:
         value = getattr(statement, "value", None)
@@ -367,6 +473,16 @@ class _Rewriting(cst.CSTTransformer):
 
     def visit_With(self, node: cst.With) -> None:
         self._pending.append([])
+        self._first.append(
+            [
+                ast.unparse(update)
+                for item in node.items
+                if (site := self._site_at(item.item)) is not None
+                and site.value.name == "tf.control_dependencies"
+                and site.region is Region.STEP
+                for update in site.updates
+            ]
+        )
 
     def leave_With(
         self, original_node: cst.With, updated_node: cst.With
@@ -379,8 +495,14 @@ class _Rewriting(cst.CSTTransformer):
         if items:
             items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             updated_node = updated_node.with_changes(items=items)
+            self._first.pop()
             return self._compound(original_node, updated_node, "items")
-        self.markers += (markers := self._pending.pop())
+        markers = self._pending.pop()
+        if updates := self._first.pop():
+            line = self._start(original_node).line
+            advice = f"`train_op` must be a list that contains `{', '.join(updates)}`"
+            markers.append(Marker(line, "tf.control_dependencies", advice))
+        self.markers += markers
         comments = [line for m in markers for line in m.lines(self._width)]
         statements = [*updated_node.body.body]
         if statements and isinstance(statements[0], _WithLeadingLines):
@@ -413,6 +535,29 @@ class _Rewriting(cst.CSTTransformer):
         comments = [line for m in markers for line in m.lines(self._width)]
         lines = (*updated.leading_lines, *comments)
         return updated.with_changes(leading_lines=lines)
+
+
+def _batches(dataset: cst.BaseExpression, is_returned: bool) -> cst.BaseExpression:
+    """Returns a dataset in place of the tensors of its next batch."""
+    if is_returned:
+        return dataset
+    raise UnportableError(
+        "without a graph it is called once; return the dataset, and move what "
+        "follows into `dataset.map`"
+    )
+
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
+
+
+def _with_parentheses(original: _Node, updated: _Node, *names: str) -> _Node:
+    """Returns a node whose replaced parts do not change the order of operations."""
+    parts = {
+        name: embedded(getattr(updated, name))
+        for name in names
+        if not is_operation(getattr(original, name))
+    }
+    return updated.with_changes(**parts) if parts else updated
 
 
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
-from keras_tpu_estimator.tf1_tools.port.program import Site
+from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
 from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
 from keras_tpu_estimator.tf1_tools.port.values import (
     UnportableError,
@@ -80,7 +80,31 @@ def _is_float32(node: cst.BaseExpression) -> bool:
     return source_of(node).strip("\"'") in ("float32", "tf.float32", "None")
 
 
+def variable_scope(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a block of variables."""
+    name = site.argument(0, "name_or_scope")
+    if isinstance(name, ast.Constant) and name.value == "":
+        raise UnportableError(
+            "TensorFlow gives these variables paths with an empty part; leave the "
+            "scope out, and map the paths if you load an old checkpoint"
+        )
+    entry = entry_of("tf.variable_scope")
+    return expand(Rule.from_source(entry.rule if entry else ""), arguments)
+
+
 # Updates.
+
+
+def moving_average(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns moving averages, whose decay does not depend on the step."""
+    if site.argument(1, "num_updates") is not None:
+        raise UnportableError(
+            "`kte.ExponentialMovingAverage` has the same arguments, but reads "
+            "`num_updates` before the step: if `apply` follows `train_op`, pass "
+            "`global_step + 1`"
+        )
+    name = cst.parse_expression("kte.ExponentialMovingAverage")
+    return cst.Call(name, [*arguments])
 
 
 def group(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
@@ -100,6 +124,23 @@ def group(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     return cst.parse_expression(f"[{', '.join(starred)}]")
 
 
+# Collections to which TensorFlow adds, besides those of `get_collection`.
+_FILLED = (
+    "activations",
+    "biases",
+    "losses",
+    "metric_variables",
+    "model_variables",
+    "moving_average_variables",
+    "regularization_losses",
+    "summaries",
+    "trainable_variables",
+    "update_ops",
+    "variables",
+    "weights",
+)
+
+
 def get_collection(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     """Returns nothing for updates of layers, which Keras makes by itself."""
     argument = site.argument(0, "key")
@@ -108,6 +149,10 @@ def get_collection(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpressi
         return NOTHING
     if key.endswith("TRAINABLE_VARIABLES") and len(arguments) == 1:
         return cst.parse_expression("kte.trainable_variables()")
+    is_filled = key.strip("'") in _FILLED
+    if isinstance(argument, ast.Constant) and not is_filled:
+        if site.program.is_unique(argument):
+            return cst.parse_expression("[]")  # Nothing adds to it.
     raise UnportableError("collections have no counterpart; pass on the values")
 
 
@@ -175,26 +220,60 @@ def constant(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
     passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
     if shape is None or source_of(shape.value) in ("None", "[]", "()"):
         return expand(rule, passed)
-    value = bound["value"].value
-    if isinstance(value, cst.List | cst.Tuple) or _is_list(site):
-        tensor = code(
-            "keras.ops.reshape({t}, {s})", t=expand(rule, passed), s=shape.value
-        )
-        return tensor
-    if isinstance(value, cst.Integer | cst.Float):
+    value = site.argument(0, "value")
+    if value and isinstance(site.scope.value(value)[0], ast.Constant):
         rule = Rule.from_source(
             "(value, dtype, shape, name-) -> keras.ops.full(shape, value, dtype=...)"
         )
         return expand(rule, [*passed, shape.with_changes(keyword=cst.Name("shape"))])
-    raise UnportableError("give the value its shape with `keras.ops.reshape`")
+    # Lists of another length are an error.
+    return code("keras.ops.reshape({t}, {s})", t=expand(rule, passed), s=shape.value)
 
 
-def _is_list(site: Site) -> bool:
-    """Returns whether the first argument of a call is a list of the source."""
-    value = site.argument(0, "value")
-    return value is not None and isinstance(
-        site.scope.value(value)[0], ast.List | ast.Tuple
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "double")
+
+
+def div(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a quotient of floats; that of integers is rounded."""
+    rule = Rule.from_source("(x, y, name-) -> keras.ops.divide(x, y)")
+    operands = site.argument(0, "x"), site.argument(1, "y")
+    if not any(operand and _is_float(site, operand) for operand in operands):
+        raise UnportableError(
+            "write `keras.ops.divide` for floats, and `keras.ops.floor_divide` for "
+            "integers"
+        )
+    return expand(rule, arguments)
+
+
+def _is_float(site: Site, node: ast.expr) -> bool:
+    """Returns whether an expression is certainly a float, or a tensor of them."""
+    node, scope = site.scope.value(node)
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Constant) and isinstance(node.value, float)
+    call = Site(node, scope, site.program)
+    if call.value.name == "tf.to_float":
+        return True
+    dtype = call.argument(1, "dtype")
+    if call.value.name != "tf.cast" or dtype is None:
+        return False
+    return ast.unparse(dtype).strip("'").rpartition(".")[2] in _FLOATS
+
+
+def sequence_mask(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
+    """Returns a comparison of positions with lengths."""
+    rule = Rule.from_source(
+        "(lengths, maxlen, dtype, name-)"
+        " -> keras.ops.arange(maxlen) < keras.ops.expand_dims(lengths, -1)"
     )
+    bound = rule.bound(arguments)
+    dtype = bound.pop("dtype", None)
+    if "maxlen" not in bound:
+        raise UnportableError("pass `maxlen`, the size of the mask")
+    passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
+    mask = expand(rule, passed)
+    if dtype is None or source_of(dtype.value).strip("\"'") == "bool":
+        return mask
+    return code("keras.ops.cast({mask}, {dtype})", mask=mask, dtype=dtype.value)
 
 
 def band_part(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
@@ -315,6 +394,7 @@ Special = Callable[[Site, Sequence[cst.Arg]], cst.BaseExpression]
 CALLS: dict[str, Special] = {
     "tf.constant": constant,
     "tf.contrib.layers.layer_norm": layer_norm,
+    "tf.div": div,
     "tf.get_collection": get_collection,
     "tf.get_variable": get_variable,
     "tf.gradients": gradients,
@@ -323,8 +403,11 @@ CALLS: dict[str, Special] = {
     "tf.losses.sparse_softmax_cross_entropy": sparse_softmax_cross_entropy,
     "tf.matrix_band_part": band_part,
     "tf.nn.dropout": dropout,
+    "tf.sequence_mask": sequence_mask,
     "tf.shape": shape,
     "tf.slice": slice_,
+    "tf.train.ExponentialMovingAverage": moving_average,
+    "tf.variable_scope": variable_scope,
 }
 Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
 # The methods of optimizers by name.

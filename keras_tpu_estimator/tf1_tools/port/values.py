@@ -42,9 +42,14 @@ _OPERATORS = (
 
 def embedded(node: cst.BaseExpression) -> cst.BaseExpression:
     """Returns an expression as a part of another one, in parentheses if needed."""
-    if isinstance(node, _OPERATORS) and not node.lpar:
+    if is_operation(node):
         return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return node
+
+
+def is_operation(node: cst.BaseExpression) -> bool:
+    """Returns whether an expression binds less tightly than a call."""
+    return isinstance(node, _OPERATORS) and not node.lpar
 
 
 def source_of(node: cst.CSTNode) -> str:

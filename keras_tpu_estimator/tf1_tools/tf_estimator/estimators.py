@@ -1,5 +1,6 @@
 """`tf.estimator.Estimator` and `TPUEstimator` for a `model_fn` in TF1 code."""
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -166,6 +167,11 @@ class Estimator(tpu_estimator.TPUEstimator):
         )
         return self
 
+    def evaluate(  # noqa: D102 - as in the base class
+        self, input_fn: InputFn, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        return super().evaluate(_input_fn(input_fn, self._own_params), *args, **kwargs)
+
     def _evaluation(self, input_fn: InputFn, *args: Any) -> Any:
         return super()._evaluation(_input_fn(input_fn, self._own_params), *args)
 
@@ -249,19 +255,25 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
     return bound
 
 
+@dataclasses.dataclass(frozen=True)
+class _BoundInputFn:
+    """An `input_fn` with the params of its estimator."""
+
+    function: Callable[..., Any]
+    params: Any
+
+    def __call__(self, params: Any = None, mode: Any = None, config: Any = None) -> Any:
+        arguments = {"params": copied(self.params), "mode": mode, "config": config}
+        names = argument_names(self.function)
+        passed = {n: v for n, v in arguments.items() if n in names}
+        return with_features(self.function(**passed))
+
+
 def _input_fn(input_fn: Any, params: Any) -> Any:
     """Binds the params of this estimator to an `input_fn`."""
-    if not callable(input_fn):
+    if isinstance(input_fn, _BoundInputFn) or not callable(input_fn):
         return input_fn
-    names = argument_names(input_fn)
-
-    def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
-        arguments = {"params": copied(bound_params), "mode": mode, "config": config}
-        called = input_fn(**{n: v for n, v in arguments.items() if n in names})
-        return with_features(called)
-
-    bound_params = params
-    return bound
+    return _BoundInputFn(input_fn, params)
 
 
 _METRIC_ARGUMENTS = "features", "labels", "predictions", "config"

@@ -11,6 +11,7 @@ from keras_tpu_estimator.workflow.comparing.findings import (
 )
 from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
+    ExportRecord,
     PredictionRecord,
 )
 from keras_tpu_estimator.workflow.comparing.rounding import Difference
@@ -35,6 +36,12 @@ def of_predictions(
     """Compares the predictions of two programs by key."""
     values = old.predictions, new.predictions, again.predictions
     return _of_named("prediction", *values, tolerance)
+
+
+def of_exports(old: ExportRecord, new: ExportRecord) -> Comparison:
+    """Compares the names, dtypes and shapes of exported signatures."""
+    values = old.signatures, new.signatures, old.signatures
+    return _of_named("exported signature", *values, 0.0)
 
 
 def _of_named(

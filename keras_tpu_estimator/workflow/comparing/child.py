@@ -16,6 +16,10 @@ from keras_tpu_estimator.workflow.comparing.script_runs import (
     is_tensorflow_script,
     record_path,
 )
+from keras_tpu_estimator.workflow.comparing.waiting import (
+    WaitingError,
+    without_waiting,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,13 +63,13 @@ def _error_of(
     Scripts may read files that the recorded calls do not write.
     """
     try:
-        with receiving_calls(recording):
+        with receiving_calls(recording), without_waiting(recording):
             run()
     except EnoughError:
         pass
     except SystemExit as end:
         return end if end.code else None
-    except Exception as error:
+    except (Exception, WaitingError) as error:
         return error
     return None
 

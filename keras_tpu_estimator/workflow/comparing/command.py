@@ -112,5 +112,9 @@ def _report(directory: str, tolerance: float) -> ComparisonReport:
             new = dataclasses.replace(new, notes=(*new.notes, _NOT_CALLED))
         elif of_old and results[-1].finding is None:
             results.append(compared(of_old[0], of_new, of_old[1], tolerance))
+    if old.export and not new.export:
+        new = dataclasses.replace(new, notes=(*new.notes, _NOT_CALLED))
+    elif old.export and new.export and results[-1].finding is None:
+        results.append(call_results.of_exports(old.export, new.export))
     notes = (*old.notes, *new.notes)
     return compare.report_of(results, first, new.training, new.pairing, notes)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from keras_tpu_estimator.workflow.comparing.pairing import Pairing, paired
 from keras_tpu_estimator.workflow.comparing.recorder import Recorder
 from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
+    ExportRecord,
     PredictionRecord,
     TrainingRecord,
 )
@@ -68,6 +70,10 @@ class OldProgram:
         """Returns the predictions after both trainings."""
         record = self._recorder.predict(input_fn, steps)
         return record, self._perturbed.predict(input_fn, steps, record.batches)
+
+    def export(self, export: Any) -> ExportRecord:
+        """Returns the signatures of an export after training."""
+        return self._recorder.export(export)
 
 
 class NewProgram:
@@ -155,6 +161,10 @@ class NewProgram:
     def predict(self, input_fn: InputFn, old: PredictionRecord) -> PredictionRecord:
         """Returns the predictions for the old program's batches."""
         return self._recorder.predict(input_fn, len(old.batches), old.batches)
+
+    def export(self, export: Any) -> ExportRecord:
+        """Returns the signatures of an export after training."""
+        return self._recorder.export(export)
 
 
 def _counts_steps(is_slot: bool, value: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ Everything else is the code that users run.
 import contextlib
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,10 +25,12 @@ from keras_tpu_estimator.engine.program.store import (
     VariableStore,
     slot_owners,
 )
+from keras_tpu_estimator.estimator.exporting_estimator import ExportTargets
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.workflow.comparing import exports
 from keras_tpu_estimator.workflow.comparing.observing import (
     FLOW,
     GRADIENT,
@@ -39,6 +42,7 @@ from keras_tpu_estimator.workflow.comparing.observing import (
 from keras_tpu_estimator.workflow.comparing.records import (
     Batch,
     EvaluationRecord,
+    ExportRecord,
     PredictionRecord,
     StepRecord,
     TrainingRecord,
@@ -74,17 +78,16 @@ class Recorder:
             # Other services must not receive these runs.
             metric_writers=("jsonl",),
         )
-        self._estimator = _Copy(
-            dataclasses.replace(
-                context,
-                model_fn=_Marked(context.model_fn, front_end),
-                model_dir=directory,
-                config=config,
-                mode_devices=dataclasses.replace(context.mode_devices, config=config),
-                iterations=IterationsPerLoop(1, "count"),
-                log_every=None,
-            )
+        self._plain = dataclasses.replace(
+            context,
+            model_dir=directory,
+            config=config,
+            mode_devices=dataclasses.replace(context.mode_devices, config=config),
+            iterations=IterationsPerLoop(1, "count"),
+            log_every=None,
         )
+        marked = _Marked(context.model_fn, front_end)
+        self._estimator = _Copy(dataclasses.replace(self._plain, model_fn=marked))
 
     def start_from(self, values: Mapping[str, Any]) -> None:
         """Writes the checkpoint that the next call starts from."""
@@ -147,12 +150,23 @@ class Recorder:
         }
         return PredictionRecord(self._observations.batches[: len(with_keys)], joined)
 
+    def export(self, export: Any) -> ExportRecord:
+        """Exports the latest checkpoint, and returns the signatures."""
+        base = os.path.join(self._directory, "export")
+        folder = _Copy(self._plain).export(dataclasses.replace(export, base=base))
+        return ExportRecord(exports.signatures_of(folder))
+
 
 class _Copy(TPUEstimator):
     """An estimator with the functions and settings of another."""
 
     def __init__(self, context: EstimatorContext):
         self._context = context
+        self._export_targets = ExportTargets(to_cpu=True, to_tpu=False, api_version=1)
+
+    def export(self, export: Any) -> str:
+        """Writes an export, and returns its folder."""
+        return self._export(export, None)
 
     @property
     def context(self) -> EstimatorContext:

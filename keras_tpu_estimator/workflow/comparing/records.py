@@ -94,6 +94,13 @@ class PredictionRecord:
     predictions: Mapping[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class ExportRecord:
+    """One export: the dtypes and shapes of its signatures by name."""
+
+    signatures: Mapping[str, str]
+
+
 def sampled(value: Any) -> np.ndarray:
     """Returns a copy of an array, or of evenly spread elements of a large one."""
     array = np.array(value)

@@ -6,6 +6,7 @@ change the whole process. The new program's process receives the records of the 
 
 import abc
 import dataclasses
+import inspect
 import os
 import pickle
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.base.common import sources
-from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.runs.call_receiver import Predictions, running_calls
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -23,6 +24,7 @@ from keras_tpu_estimator.workflow.comparing.pairing import Pairing
 from keras_tpu_estimator.workflow.comparing.programs import NewProgram, OldProgram
 from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
+    ExportRecord,
     PredictionRecord,
     TrainingRecord,
 )
@@ -36,8 +38,8 @@ class EnoughError(BaseException):
 class ScriptRecord:
     """The first call of each kind that a script makes.
 
-    Those of the old program are pairs: the second record is that of its run from values
-    that differ by rounding.
+    Those of the old program, except exports, are pairs: the second record is that of
+    its run from values that differ by rounding.
 
     Attributes:
         pairing: The pairs of variables, in the record of the new program.
@@ -48,6 +50,7 @@ class ScriptRecord:
     training: Any = None
     evaluation: Any = None
     prediction: Any = None
+    export: ExportRecord | None = None
     pairing: Pairing = Pairing((), (), ())
     notes: tuple[str, ...] = ()
     ends_by_error: bool = False
@@ -78,7 +81,16 @@ class _Recording(abc.ABC):
         self.record = ScriptRecord()
         self._directory = directory
         self._steps = steps
+        self._last_step = steps
         self._context: EstimatorContext | None = None
+        self._program: Any = None
+        # The number of calls so far.
+        self.calls = 0
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the script has called `train`."""
+        return self.record.training is not None
 
     def train(
         self,
@@ -93,6 +105,8 @@ class _Recording(abc.ABC):
         if self._context is not None:
             raise EnoughError
         self._context = context
+        # The script's own loops go on as if it had trained to the end.
+        self._last_step = steps or self._steps
         with running_calls():
             self._train(context, input_fn, min(steps or self._steps, self._steps))
 
@@ -100,23 +114,27 @@ class _Recording(abc.ABC):
         self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
         """Records the first evaluation after training, and returns its metrics."""
-        self._check_trained(context)
+        self._continue_with(context)
         count = min(steps or self._steps, self._steps)
         with running_calls():
             metrics = dict(self._evaluate(input_fn, count).metrics)
-        return {**metrics, GLOBAL_STEP: np.int64(self._steps)}
+        return {**metrics, GLOBAL_STEP: np.int64(self._last_step)}
 
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
         """Records the first prediction after training, and yields it."""
-        self._check_trained(context)
+        self._continue_with(context)
         with running_calls():
             predictions = self._predict(input_fn, self._steps).predictions
         rows = len(next(iter(predictions.values())))
         yield Predicted(dict(predictions), rows)
 
-    def export(self, base: PathLike) -> str:
-        """Exports nothing, and returns the path that an export could have."""
-        return os.path.join(os.fsdecode(base), "0")
+    def export(self, context: EstimatorContext, export: Any) -> str:
+        """Records the first export after training, and returns a path of it."""
+        self._continue_with(context)
+        if self.record.export is None:
+            with running_calls():
+                self.record.export = self._program.export(export)
+        return os.path.join(os.fsdecode(export.base), "0")
 
     @property
     @abc.abstractmethod
@@ -135,15 +153,29 @@ class _Recording(abc.ABC):
     def _predict(self, input_fn: InputFn, steps: int) -> PredictionRecord:
         """Records predictions."""
 
-    def _check_trained(self, context: EstimatorContext) -> None:
+    @abc.abstractmethod
+    def _program_of(self, context: EstimatorContext) -> Any:
+        """Returns the program of an estimator, with the values after training."""
+
+    def _continue_with(self, context: EstimatorContext) -> None:
+        """Begins a call of the estimator that has trained, or of one like it.
+
+        Scripts may have another estimator of the same function for evaluation.
+        """
+        self.calls += 1
         if self._context is None:
             raise ValueError(
                 "The script must call `train` first, because a comparison starts from "
                 "values of the old program. Received a script that evaluates or "
                 "predicts first. Add `train`."
             )
-        if context.model_fn is not self._context.model_fn:
+        if context.model_fn is self._context.model_fn:
+            return
+        one, other = (inspect.unwrap(c.model_fn) for c in (context, self._context))
+        if one is not other or context.model_dir != self._context.model_dir:
             raise EnoughError
+        self._context = context
+        self._program = self._program_of(context)
 
 
 class OldRecording(_Recording):
@@ -163,8 +195,11 @@ class OldRecording(_Recording):
         """Whether the records so far are complete if the script raises an error."""
         return True
 
+    def _program_of(self, context: EstimatorContext) -> OldProgram:
+        return OldProgram(context, self._directory)
+
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
-        self._program = OldProgram(context, self._directory)
+        self._program = self._program_of(context)
         self._program.train(input_fn, steps, self._initial)
         self.record.training = self._program.training, self._program.again
 
@@ -201,10 +236,13 @@ class NewRecording(_Recording):
         is_complete = all(later for earlier, later in calls if earlier is not None)
         return old.ends_by_error and is_complete
 
+    def _program_of(self, context: EstimatorContext) -> NewProgram:
+        return NewProgram(context, self._directory, self._mapping)
+
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
         del steps
         training: TrainingRecord = self._old.training[0]
-        self._program = NewProgram(context, self._directory, self._mapping)
+        self._program = self._program_of(context)
         self._program.train(input_fn, training)
         self.record.training = self._program.training
         self.record.pairing = self._program.pairing

@@ -103,6 +103,70 @@ def test_script_that_does_not_train(
     assert not result.stdout
 
 
+LOOP = """
+    import os, time
+    evaluated = 0
+    while evaluated < 7:
+        time.sleep(60)
+        if os.path.exists({path!r}):
+            evaluated = estimator.evaluate(input_fn, steps=1)["global_step"]
+    assert len"""
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_scripts_that_wait_for_checkpoints(scripts: pathlib.Path, exists: bool) -> None:
+    """They end, and their loops see the step at which training would have ended."""
+    path = str(scripts / ("old.py" if exists else "none"))
+    text = SCRIPT.format(bias=True).replace("steps=2)", "steps=7)")
+    text = text.replace("    assert len", LOOP.format(path=path).lstrip("\n"))
+    (scripts / "waits.py").write_text(text)
+    script = str(scripts / "waits.py")
+    result = run("--steps", "1", script, "0.1", "--to", script, "0.1")
+    assert result.returncode == 0, result.stderr
+    assert ("waits for something" not in result.stdout) is exists
+    assert ("prediction" in result.stdout) is exists
+
+
+EXPORT = """
+    spec = kte.export.TensorServingInputReceiver
+    def receiver_fn():
+        import tensorflow as tf
+        x = tf.compat.v1.placeholder("float32", [None, {size}], name="x")
+        return spec(x[:, :4], {{"x": x}})
+    estimator.export_saved_model("never", receiver_fn)
+    assert len"""
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_scripts_that_export(scripts: pathlib.Path, size: int) -> None:
+    """The names, dtypes and shapes of their signatures are compared."""
+    paths = []
+    for name, count in (("exports", 4), ("exports_other", size)):
+        text = SCRIPT.format(bias=True)
+        text = text.replace("    assert len", EXPORT.format(size=count).lstrip("\n"), 1)
+        (scripts / f"{name}.py").write_text(text)
+        paths.append(str(scripts / f"{name}.py"))
+    result = run("--steps", "1", paths[0], "0.1", "--to", paths[1], "0.1")
+    assert result.returncode == (size != 4), result.stderr + result.stdout
+    assert "exported signature" in result.stdout
+    if size != 4:
+        assert "First difference: exported signature `input x of" in result.stdout
+
+
+def test_another_estimator_evaluates(scripts: pathlib.Path) -> None:
+    text = SCRIPT.format(bias=True).replace(
+        "    assert estimator.evaluate",
+        "    other = kte.TPUEstimator(model_fn, estimator.model_dir, use_tpu=False)\n"
+        "    assert other.evaluate",
+    )
+    (scripts / "separate.py").write_text(text)
+    script = str(scripts / "separate.py")
+    result = run("--steps", "1", script, "0.1", "--to", script, "0.1")
+    assert result.returncode == 0, result.stderr
+    assert "metric" in result.stdout
+    assert "prediction" in result.stdout
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_scripts_that_fail_after_training(scripts: pathlib.Path, same: bool) -> None:
     text = SCRIPT.format(bias=True)
