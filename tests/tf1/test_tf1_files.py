@@ -93,7 +93,9 @@ tf.contrib.tpu.TPUEstimator(
 """
 
 
-def test_missing_data_of_input_fn_end_a_script(tmp_path):
+def test_missing_data_of_input_fn_end_a_script(tmp_path, monkeypatch):
+    # The settings would remain for other tests.
+    monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(folder=tmp_path / "missing"))
     with pytest.raises(tf.errors.NotFoundError, match="missing; No such file"):

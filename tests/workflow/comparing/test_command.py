@@ -156,7 +156,8 @@ def test_scripts_that_export(scripts: pathlib.Path, size: int) -> None:
 def test_another_estimator_evaluates(scripts: pathlib.Path) -> None:
     text = SCRIPT.format(bias=True).replace(
         "    assert estimator.evaluate",
-        "    other = kte.TPUEstimator(model_fn, estimator.model_dir, use_tpu=False)\n"
+        "    config = kte.RunConfig(model_dir=estimator.model_dir)\n"
+        "    other = kte.TPUEstimator(model_fn, config=config, use_tpu=False)\n"
         "    assert other.evaluate",
     )
     (scripts / "separate.py").write_text(text)
