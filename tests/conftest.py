@@ -119,6 +119,28 @@ def own_logging():
     own.handlers, own.parent, own.propagate = before
 
 
+@pytest.fixture
+def attention_calls(monkeypatch):
+    """Interprets the attention kernel of TPUs, also for short sequences.
+
+    Returns the visibility of each call.
+    """
+    import functools
+
+    from keras_tpu_estimator.base.tpu import attention as kernel
+
+    visibilities = []
+    interpreted = functools.partial(kernel.attention, interpret=True)
+
+    def attention(*args):
+        visibilities.append(args[3])
+        return interpreted(*args)
+
+    monkeypatch.setattr(kernel, "attention", attention)
+    monkeypatch.setattr(kernel, "MIN_LENGTH", 8)
+    return visibilities
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--as-users",

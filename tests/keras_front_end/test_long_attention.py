@@ -12,7 +12,6 @@ import pytest
 from keras import layers
 
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
-from keras_tpu_estimator.base.tpu import attention as kernel
 from keras_tpu_estimator.base.upstream import keras_devices, keras_layers
 from keras_tpu_estimator.front_ends.keras.long_attention import attention_on
 
@@ -24,18 +23,8 @@ DENSE = RNG.random((2, 9, 9)) < 0.6
 
 
 @pytest.fixture(autouse=True)
-def calls(monkeypatch):
-    """Interprets the kernel, also for short sequences, and counts its calls."""
-    visibilities = []
-
-    def attention(*args):
-        visibilities.append(args[3])
-        return interpreted(*args)
-
-    interpreted = functools.partial(kernel.attention, interpret=True)
-    monkeypatch.setattr(kernel, "attention", attention)
-    monkeypatch.setattr(kernel, "MIN_LENGTH", 8)
-    return visibilities
+def calls(attention_calls):
+    return attention_calls
 
 
 def on_tpu(function, *args):

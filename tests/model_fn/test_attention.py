@@ -1,7 +1,6 @@
 """Attention of JAX models on the cores of a program."""
 
 import dataclasses
-import functools
 import types
 
 import jax
@@ -19,18 +18,8 @@ KEPT = jnp.arange(9)[None, None, None] < jnp.array([9, 5])[:, None, None, None]
 
 
 @pytest.fixture(autouse=True)
-def calls(monkeypatch):
-    """Interprets the kernel, also for short sequences, and counts its calls."""
-    visibilities = []
-
-    def attention(*args):
-        visibilities.append(args[3])
-        return interpreted(*args)
-
-    interpreted = functools.partial(kernel.attention, interpret=True)
-    monkeypatch.setattr(kernel, "attention", attention)
-    monkeypatch.setattr(kernel, "MIN_LENGTH", 8)
-    return visibilities
+def calls(attention_calls):
+    return attention_calls
 
 
 @pytest.mark.parametrize(
