@@ -5,6 +5,8 @@ import itertools
 import os
 import types
 
+import keras
+import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
@@ -14,7 +16,7 @@ from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.kept_plans import KeptPlans
 from keras_tpu_estimator.planning.plans import Plan
-from keras_tpu_estimator.planning.search import SearchOptions, search
+from keras_tpu_estimator.planning.search import Candidate, SearchOptions, search
 from keras_tpu_estimator.planning.topologies import parse
 
 V5E, V6E = parse("v5e:2x2"), parse("v6e:2x2")
@@ -278,3 +280,44 @@ def test_plans_are_kept_for_the_next_search(tmp_path):
 @dataclasses.dataclass(frozen=True)
 class _Key:
     digest: str
+
+
+DATA = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+
+
+def trained(tmp_path, options):
+    """The weights after three steps with the options of a candidate."""
+
+    def model_fn(features, labels, mode, params):
+        hidden = keras.layers.Dense(128, "tanh")(features)
+        hidden = keras.layers.Dense(128, "tanh")(hidden)
+        loss = keras.ops.mean((keras.layers.Dense(1)(hidden) - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+    config = kte.RunConfig(model_dir=str(tmp_path), tf_random_seed=1)
+    estimator = kte.TPUEstimator(model_fn, config=config, train_batch_size=16)
+    call = Call(estimator._context, lambda params: None, "train")
+    changed = Candidate(V5E, tuple(options.items())).call(call).context.config
+    estimator = kte.TPUEstimator(model_fn, config=changed, train_batch_size=16)
+    estimator.train(lambda params: (DATA, DATA[:, :1]), steps=3)
+    return {
+        name: estimator.get_variable_value(name)
+        for name in estimator.get_variable_names()
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fsdp": True, "num_cores_per_replica": 2},
+        {"fsdp": True, "remat": "full", "micro_batches": 2},
+        {"shard_optimizer": True, "micro_batches": 2},
+        {"num_cores_per_replica": 2, "remat": "activations"},
+    ],
+)
+@pytest.mark.rows(2)
+def test_candidates_train_to_equal_weights(options, tmp_path):
+    expected = trained(tmp_path / "plain", {})
+    for name, value in trained(tmp_path / "changed", options).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=2e-6)
