@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import jax
@@ -439,6 +440,21 @@ def test_job_does_not_restart_after_a_signal_of_the_user(tmp_path):
         out, err = process.communicate()
     assert (process.returncode, out) == (143, "")
     assert err == "Process 0 of 1 has ended with exit code 143, SIGTERM.\n"
+
+
+def test_ended_processes_are_not_killed_later(monkeypatch):
+    """Another process may have received the number."""
+    environment = os.environ | {"KTE_PROCESS_ID": "0", "KTE_NUM_PROCESSES": "1"}
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    started = started_processes.StartedProcesses(
+        command, [environment], 0.5, forwarding.ForwardedSignals()
+    )
+    threading.Timer(1, started.stop).start()
+    assert started.run().code == 143
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda *args: killed.append(args))
+    time.sleep(1)
+    assert not killed
 
 
 @pytest.mark.parametrize(

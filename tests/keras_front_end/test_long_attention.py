@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 import types
+from unittest import mock
 
 import jax
 import keras
@@ -13,6 +14,7 @@ from keras import layers
 
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.base.upstream import keras_devices, keras_layers
+from keras_tpu_estimator.front_ends.keras import long_attention
 from keras_tpu_estimator.front_ends.keras.long_attention import attention_on
 
 TPU = dataclasses.replace(ONE_CORE, device=types.SimpleNamespace(platform="tpu"))
@@ -75,6 +77,50 @@ def test_layers_have_the_numbers_of_keras(make, settings, count, calls):
         on_tpu(lambda x: layer(x, x, **settings), X), expected, atol=2e-6
     )
     assert len(calls) == count
+
+
+@pytest.mark.parametrize("make", [multi_head, grouped])
+def test_windows_of_layers_are_those_of_keras(make, calls):
+    layer = make(sliding_window=3)
+    expected = layer(X, X, value_mask=KEPT, use_causal_mask=True)
+    value = on_tpu(lambda x: layer(x, x, value_mask=KEPT, use_causal_mask=True), X)
+    np.testing.assert_allclose(value, expected, atol=2e-6)
+    assert calls[0].window == (2, 2)
+
+
+def test_layers_over_several_axes_are_those_of_keras(calls):
+    """Their masks have another rank."""
+    x = X.reshape(2, 3, 3, 4)
+    kept = KEPT.reshape(2, 3, 3)
+    layer = multi_head(attention_axes=2)
+    expected = layer(x, x, value_mask=kept)
+    np.testing.assert_allclose(
+        on_tpu(lambda x: layer(x, x, value_mask=kept), x), expected, atol=2e-6
+    )
+    assert not calls
+
+
+def test_export_computes_attention_anywhere(calls):
+    """Its device is unknown, although the process may have found a TPU."""
+    anywhere = dataclasses.replace(TPU, device=None)
+    x = X.reshape(2, 9, 2, 2)
+
+    def attend(x):
+        with (
+            mock.patch.object(type(anywhere), "platform", "tpu"),
+            attention_on(anywhere),
+        ):
+            return keras.ops.dot_product_attention(x, x, x, flash_attention=True)
+
+    expected = keras.ops.dot_product_attention(x, x, x)
+    np.testing.assert_allclose(jax.jit(attend)(x), expected, atol=2e-6)
+    assert not calls
+
+
+def test_masks_of_a_trace_do_not_outlive_it():
+    layer = multi_head(dropout=0.5)
+    on_tpu(lambda x: layer(x, x, value_mask=KEPT), X)
+    assert long_attention._layer_mask.get() is None
 
 
 def test_padding_of_an_embedding_is_not_seen(calls):

@@ -104,6 +104,26 @@ def test_numbers_are_those_of_plain_attention(lengths, heads, visibility, dtype)
         np.testing.assert_allclose(value, reference, atol=tolerance * scale)
 
 
+def test_gradients_under_rematerialisation():
+    q, k, v, weights = tensors(520, 520, 2, 2)
+
+    def attention(q, k, v):
+        return kernel.attention(
+            q, k, v[..., :5], Visibility(is_causal=True), ONE_CORE, interpret=True
+        )
+
+    def expected(q, k, v):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True)[..., :5]
+
+    weights = weights[..., :5]
+    for value, reference in zip(
+        results(jax.checkpoint(attention), q, k, v, weights),
+        results(expected, q, k, v, weights),
+        strict=True,
+    ):
+        np.testing.assert_allclose(value, reference, atol=1e-4)
+
+
 def test_scale_is_applied():
     q, k, v, _ = tensors(64, 64, 2, 2)
     value = kernel.attention(q, k, v, Visibility(), ONE_CORE, 0.7, interpret=True)

@@ -89,6 +89,8 @@ class StartedProcesses:
         # A stop may come from another thread before a process has started.
         self._is_starting = threading.Lock()
         self._is_stopped = False
+        self._later_kill = threading.Timer(grace_secs, self._kill)
+        self._later_kill.daemon = True
 
     def run(self) -> Outcome:
         """Starts the processes, and waits for them."""
@@ -99,6 +101,8 @@ class StartedProcesses:
             outcome = self._wait()
         finally:
             self._signals.send = lambda _: None
+            # Other processes may receive the numbers of those that have ended.
+            self._later_kill.cancel()
         if outcome.code:
             # Their child processes, such as readers of data, may remain.
             self._kill()
@@ -111,9 +115,7 @@ class StartedProcesses:
                 return
             self._is_stopped = True
             self._end_others()
-        kill = threading.Timer(self._grace_secs, self._kill)
-        kill.daemon = True
-        kill.start()
+        self._later_kill.start()
 
     def _wait(self) -> Outcome:
         """Waits for all; after a failure, ends the others in time."""

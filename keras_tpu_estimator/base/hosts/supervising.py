@@ -10,12 +10,14 @@ import argparse
 import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 
 from keras_tpu_estimator.base.common.machine import check_is_posix
 from keras_tpu_estimator.base.hosts import detection
 from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.job_leader import JobLeader
 from keras_tpu_estimator.base.hosts.joined_supervisors import JoinedSupervisors
@@ -52,13 +54,25 @@ def main(name: str, arguments: Sequence[str]) -> int:
         policy = RestartPolicy(
             cluster.num_processes, options.max_restarts, options.min_processes
         )
+        listener = None if cluster.process_id else _listener(cluster)
     except (RuntimeError, ValueError) as error:
         parser.error(str(error))
+    except OSError as error:
+        sys.stderr.write(
+            "The supervisor of process 0 must listen at "
+            f"{cluster.coordinator_address}. Received: {error}. Start it on this "
+            "machine only once, or choose another port.\n"
+        )
+        return RETRY_CODE
     signals = ForwardedSignals()
+    address = cluster.coordinator_address or f"{_LOCAL_HOST}:0"
+    host, _, port = address.rpartition(":")
 
     def process_of(start: Start) -> StartedProcesses:
         member = Cluster(start.address, start.count, start.number, cluster.local_id)
         environment = environment_for(member, os.environ, start.restarts)
+        # Each start has another port.
+        environment.pop("JAX_COORDINATOR_BIND_ADDRESS", None)
         if start.count != cluster.num_processes:
             # It has another number of processes.
             environment.pop("TF_CONFIG", None)
@@ -66,7 +80,23 @@ def main(name: str, arguments: Sequence[str]) -> int:
             command_of(options), [environment], options.grace, signals
         )
 
-    with signals.active(), _leader(cluster, policy, options, signals) as leader:
+    leader = host.strip("[]"), int(port)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(signals.active())
+        if listener is not None:
+            leader = _LOCAL_HOST, listener.getsockname()[1]
+            supervisors = JoinedSupervisors(
+                listener, cluster.num_processes, options.timeout
+            )
+            job_leader = JobLeader(
+                supervisors,
+                host,
+                policy,
+                wait_secs=options.wait,
+                end_secs=options.grace + options.timeout,
+                signals=signals,
+            )
+            stack.enter_context(_running(job_leader))
         return Supervisor(
             cluster.process_id,
             leader,
@@ -78,42 +108,23 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _leader(
-    cluster: Cluster,
-    policy: RestartPolicy,
-    options: argparse.Namespace,
-    signals: ForwardedSignals,
-) -> Iterator[tuple[str, int]]:
-    """Yields host and port of the leader, which runs in process 0 in a `with` block."""
-    address = cluster.coordinator_address or f"{_LOCAL_HOST}:0"
-    host, _, port = address.rpartition(":")
-    if cluster.process_id:
-        yield host.strip("[]"), int(port)
-        return
-    listener = _listener(cluster, int(port))
-    leader = JobLeader(
-        JoinedSupervisors(listener, cluster.num_processes, options.timeout),
-        host,
-        policy,
-        wait_secs=options.wait,
-        end_secs=options.grace + options.timeout,
-        signals=signals,
-    )
+def _running(leader: JobLeader) -> Iterator[None]:
+    """Runs the leader of a job on a thread, in a `with` block."""
     thread = threading.Thread(target=leader.run, daemon=True)
     thread.start()
-    yield _LOCAL_HOST, listener.getsockname()[1]
+    yield
     thread.join(_JOIN_SECS)
 
 
-def _listener(cluster: Cluster, port: int) -> socket.socket:
+def _listener(cluster: Cluster) -> socket.socket:
     """Returns the socket at which the supervisors of all hosts reach this process."""
-    if cluster.is_alone:
-        return socket.create_server((_LOCAL_HOST, port))
+    if cluster.coordinator_address is None:
+        return socket.create_server((_LOCAL_HOST, 0))
+    address = "", int(cluster.coordinator_address.rpartition(":")[2])
     if socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", port), family=socket.AF_INET6, dualstack_ipv6=True
-        )
-    return socket.create_server(("", port))
+        family = socket.AF_INET6
+        return socket.create_server(address, family=family, dualstack_ipv6=True)
+    return socket.create_server(address)
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -137,9 +137,9 @@ def attention(
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     lengths = query.shape[1], key.shape[1]
-    q, k, v = (
-        _padded(x) for x in (query * jnp.asarray(scale, query.dtype), key, value)
-    )
+    # In bfloat16, the factor itself would be rounded.
+    scaled = (query.astype("float32") * scale).astype(query.dtype)
+    q, k, v = map(_padded, (scaled, key, value))
     mask = _mask(visibility, (q.shape[2], k.shape[2]))
     segments = _segments(visibility, lengths, q, k)
 

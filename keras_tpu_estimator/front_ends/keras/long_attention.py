@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.tpu import attention as kernel
@@ -41,15 +43,15 @@ _layer_mask: contextvars.ContextVar[_LayerMask | None] = contextvars.ContextVar(
 @contextlib.contextmanager
 def attention_on(cores: Cores) -> Iterator[None]:
     """Computes long attentions in a `with` block by the kernel of a TPU."""
-    if cores.platform != "tpu":
-        with kernel.on_cores(cores), keras_devices.ATTENTION.block(_plain):
-            yield
-        return
+    attention = _plain
     with contextlib.ExitStack() as stack:
         stack.enter_context(kernel.on_cores(cores))
-        for replacement in keras_layers.ATTENTION_MASKS:
-            stack.enter_context(replacement.block(_mask_of_layer))
-        attention = functools.partial(_attention, cores)
+        if cores.platform == "tpu":
+            attention = functools.partial(_attention, cores)
+            # A mask of the trace must not outlive it.
+            stack.callback(_layer_mask.reset, _layer_mask.set(None))
+            for replacement in keras_layers.ATTENTION_MASKS:
+                stack.enter_context(replacement.block(_mask_of_layer))
         stack.enter_context(keras_devices.ATTENTION.block(attention))
         yield
 
@@ -65,31 +67,44 @@ def _mask_of_layer(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     """
     bound = inspect.signature(compute).bind(*args, **kwargs)
     bound.apply_defaults()
-    layer, *_ = args
-    masks = {
-        name: None if mask is None else jnp.asarray(mask, bool)
-        for name, mask in bound.arguments.items()
-        if name.endswith("_mask") and not isinstance(mask, bool)
-    }
-    is_simple = type(layer) in _LAYERS
-    if masks["attention_mask"] is not None:
-        is_simple = is_simple and masks["attention_mask"].shape[1:-1] == (1,)
-        masks["attention_mask"] = masks["attention_mask"][:, 0] if is_simple else None
-    of_keys = (masks["value_mask"], masks["key_mask"], masks["attention_mask"])
-    keys = [mask for mask in of_keys if mask is not None]
-    visibility = Visibility(
-        bound.arguments["use_causal_mask"],
-        _window(layer),
-        masks["query_mask"],
-        jnp.stack([*jnp.broadcast_arrays(*keys)]).all(axis=0) if keys else None,
-    )
-    _layer_mask.set(_LayerMask(layer, visibility) if is_simple else None)
+    layer, query, value = args[0], bound.arguments["query"], bound.arguments["value"]
+    of_queries = bound.arguments["query_mask"]
+    of_keys = [
+        mask
+        for mask in (bound.arguments["value_mask"], bound.arguments["key_mask"])
+        if mask is not None
+    ]
+    of_pairs = bound.arguments["attention_mask"]
+    is_simple = type(layer) in _LAYERS and query.ndim == value.ndim == _RANK - 1
+    if of_pairs is not None and is_simple:
+        # A mask of `[batch, 1, keys]` is the same for all queries.
+        is_simple = of_pairs.shape[1:-1] == (1,)
+        of_keys.append(of_pairs[:, 0])
+    rules = None
+    if is_simple:
+        keys = [jnp.asarray(mask, bool) for mask in of_keys]
+        visibility = Visibility(
+            bool(bound.arguments["use_causal_mask"]),
+            _window(compute, layer, value.shape[1]),
+            None if of_queries is None else jnp.asarray(of_queries, bool),
+            jnp.stack(jnp.broadcast_arrays(*keys)).all(axis=0) if keys else None,
+        )
+        rules = _LayerMask(layer, visibility)
+    _layer_mask.set(rules)
     return compute(*args, **kwargs)
 
 
-def _window(layer: keras.layers.Layer) -> tuple[int, int] | None:
-    width = layer.get_config().get("sliding_window")
-    return None if width is None else (width - 1, width - 1)
+def _window(
+    compute: Callable[..., Any], layer: keras.layers.Layer, keys: int
+) -> tuple[int, int] | None:
+    """Returns how far a layer looks, by the keys that its first query sees."""
+    first, values = np.zeros((1, 1, 1), "float32"), np.zeros((1, keys, 1), "float32")
+    with jax.ensure_compile_time_eval():
+        row = compute(layer, first, values)
+        if row is None:
+            return None
+        reach = int(jnp.sum(row)) - 1
+    return reach, reach
 
 
 def _visibility(arguments: Mapping[str, Any]) -> Visibility | None:
@@ -123,7 +138,8 @@ def _attention(
             "numbers there. Received: attn_logits_soft_cap="
             f"{arguments['attn_logits_soft_cap']}. Omit it."
         )
-    requested = arguments["flash_attention"]
+    # Exports also run elsewhere, where Keras computes attention.
+    requested = arguments["flash_attention"] if cores.are_known else False
     query = jnp.asarray(arguments["query"])
     key, value = jnp.asarray(arguments["key"]), jnp.asarray(arguments["value"])
     visibility = _visibility(arguments)
