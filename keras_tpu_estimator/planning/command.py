@@ -116,6 +116,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         targets = topologies.parse_each(names)
         run_script = command.run if _is_tf1(options) else sources.run
         how = PlanOptions(_store(options.save), options.quick)
+        search_options = _search_options(options)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
     if len({topology.num_cores for topology in targets}) > 1:
@@ -124,7 +125,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
             f"{targets[0].name}, the first topology.\n"
         )
     report = functools.partial(print, file=sys.stderr, flush=True)
-    dry_run = DryRun(targets, print, how, report, _search_options(options))
+    dry_run = DryRun(targets, print, how, report, search_options)
     try:
         with (
             shown_devices(targets[0]),
@@ -176,14 +177,31 @@ def _parsed(
 
 
 def _search_options(options: argparse.Namespace) -> SearchOptions | None:
-    """Returns the options of a search, if one is requested."""
+    """Returns the options of a search, if one is requested.
+
+    Raises:
+        ValueError: The options contradict each other.
+        PermissionError: Other users may write to the folder of plans.
+    """
+    of_search = options.vary or options.keep or options.budget != float("inf")
+    others = options.save or options.quick
     if not options.search:
+        if of_search:
+            raise ValueError(
+                "--budget, --keep and --vary must follow --search. Received: without "
+                "it. Add it, or omit them."
+            )
         return None
+    if others:
+        raise ValueError(
+            "--search must not be combined with --save or --quick. Received: both. "
+            "Write its best options into the script, and plan that."
+        )
     return SearchOptions(
         60 * options.budget,
         "batch" in options.vary,
         "dtype" in options.vary,
-        None if options.keep is None else KeptPlans(options.keep),
+        None if options.keep is None else KeptPlans.prepared(options.keep),
     )
 
 

@@ -273,11 +273,15 @@ class DryRun:
     def _planned(self, call: Call, key: _Key) -> tuple[Plan | Refusal, ...]:
         """Plans a call as it is, or with the options that a search finds best."""
         if self._search_options is not None and call.mode == ModeKeys.TRAIN:
-            result = search(call, self._topologies, self._search_options, self._report)
+            result = search(
+                call,
+                self._topologies,
+                self._search_options,
+                self._report,
+                self._beside(key),
+            )
             self._write(search_table.as_text(result) + "\n")
-            best = result.best
-            if best is not None:
-                call = best.candidate.call(call)
+            return plans.checked(result.by_topology)
         return plans.for_topologies(
             call, self._topologies, self._options, self._beside(key)
         )

@@ -241,6 +241,11 @@ def for_topologies(
         )
         for topology in topologies
     )
+    return checked(results)
+
+
+def checked(results: tuple[Plan | Refusal, ...]) -> tuple[Plan | Refusal, ...]:
+    """Returns the results of all topologies, or raises the first error if all fail."""
     refusals = [result for result in results if isinstance(result, Refusal)]
     if len(refusals) == len(results):
         raise refusals[0].error

@@ -7,12 +7,14 @@ quick compilations, and compares only these completely.
 
 import dataclasses
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.kept_plans import KeptPlans
+from keras_tpu_estimator.planning.memory import ArrayBytes
 from keras_tpu_estimator.planning.plans import PROBLEMS, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 
@@ -56,12 +58,22 @@ class SearchOptions:
         varies_dtype: Whether it also tries bfloat16 activations, likewise. Defaults to
             `False`.
         plan_store: The plans of earlier searches. Defaults to none.
+
+    Raises:
+        ValueError: The budget is not positive.
     """
 
     budget_secs: float = float("inf")
     varies_batch: bool = False
     varies_dtype: bool = False
     plan_store: KeptPlans | None = None
+
+    def __post_init__(self) -> None:
+        if not self.budget_secs > 0:
+            raise ValueError(
+                "The budget must be a positive number of minutes. Received: "
+                f"{self.budget_secs / 60:g}. Increase it, or omit it."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +132,7 @@ class Trial:
 
     @property
     def costs(self) -> tuple[float, float, int]:
-        """What should be small: the negative speed, the memory and the cores."""
+        """The negative speed, the memory and the number of cores: less is better."""
         return -self.speed, self.peak, self.candidate.topology.num_cores
 
     def is_dominated_by(self, other: "Trial") -> bool:
@@ -146,8 +158,18 @@ class SearchResult:
     @property
     def best(self) -> Trial | None:
         """The fastest that fits; of equal ones, that with the least memory."""
-        fitting = [t for t in self.trials if isinstance(t.result, Plan)]
-        return min(fitting, key=lambda t: (-t.speed, t.peak), default=None)
+        return next(iter(self.trials), None)
+
+    @property
+    def by_topology(self) -> tuple[Plan | Refusal, ...]:
+        """The best plan for each topology, or why the script's own options fail."""
+        return tuple(
+            next(
+                (t.result for t in self.trials if _are_alike(t, written)),
+                written.result,
+            )
+            for written in self.as_written
+        )
 
     @property
     def front(self) -> tuple[Trial, ...]:
@@ -171,6 +193,7 @@ def search(
     topologies: Sequence[DeviceTopology],
     options: SearchOptions,
     report: Callable[[str], object],
+    resident: Mapping[str, Mapping[str, ArrayBytes]] = types.MappingProxyType({}),
     plan: Planner = Plan.compiled,
     clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult:
@@ -181,10 +204,17 @@ def search(
         topologies: The topologies to compare.
         options: The options of the search.
         report: Receives a line before each compilation.
+        resident: As in `plans.for_topologies`. Defaults to nothing.
         plan: Plans a call on a topology.
         clock: Returns the time in seconds.
     """
-    return _Search(call, options, report, plan, clock).run(topologies)
+    calls = {
+        topology.name: dataclasses.replace(
+            call, resident=resident.get(topology.name, {})
+        )
+        for topology in topologies
+    }
+    return _Search(calls, options, report, plan, clock).run(topologies)
 
 
 class _Search:
@@ -192,13 +222,13 @@ class _Search:
 
     def __init__(
         self,
-        call: Call,
+        calls: Mapping[str, Call],
         options: SearchOptions,
         report: Callable[[str], object],
         plan: Planner,
         clock: Callable[[], float],
     ) -> None:
-        self._call = call
+        self._calls = calls
         self._options = options
         self._report = report
         self._plan = plan
@@ -223,7 +253,8 @@ class _Search:
         """
         for written in as_written:
             topology = written.candidate.topology
-            for family in _families(self._call, topology, self._options):
+            call = self._calls[topology.name]
+            for family in _families(call, topology, self._options):
                 finalist = self._first_fitting(family, written)
                 if finalist is not None:
                     yield finalist
@@ -232,7 +263,7 @@ class _Search:
         self, family: Sequence[Candidate], written: Trial
     ) -> Candidate | None:
         for candidate in family:
-            if _is_as_written(candidate, self._call):
+            if _is_as_written(candidate, self._calls[candidate.topology.name]):
                 if isinstance(written.result, Plan):
                     return None
             elif self._is_late():
@@ -255,9 +286,12 @@ class _Search:
         )
         options = PlanOptions(quick=quick, plan_store=self._options.plan_store)
         try:
-            call = candidate.call(self._call)
+            call = candidate.call(self._calls[topology.name])
             result: Plan | Refusal = self._plan(call, topology, options)
-        except PROBLEMS as error:
+        except Exception as error:
+            # For example, a front end does not support an option.
+            if not candidate.options and not isinstance(error, PROBLEMS):
+                raise
             result = Refusal(topology, ModeKeys.TRAIN, error)
         return Trial(candidate, result)
 
@@ -286,6 +320,10 @@ def _families(
                     )
                     for saving in _SAVINGS
                 ]
+
+
+def _are_alike(trial: Trial, other: Trial) -> bool:
+    return trial.candidate.topology.name == other.candidate.topology.name
 
 
 def _is_as_written(candidate: Candidate, call: Call) -> bool:

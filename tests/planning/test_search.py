@@ -32,11 +32,13 @@ class Compiler:
 
     Args:
         needed: The memory that a program needs without any option.
-        broken: A name of an option that the compiler rejects.
+        broken: A name of an option that fails.
+        error: The error with which it fails.
     """
 
-    def __init__(self, needed, broken=None):
+    def __init__(self, needed, broken=None, error=None):
         self.needed = needed
+        self.error = error
         self.broken = broken
         self.calls = []
 
@@ -45,7 +47,7 @@ class Compiler:
         fields = {**vars(config.tpu_config), **vars(config)}
         self.calls.append((topology.name, options.quick))
         if self.broken and fields[self.broken]:
-            raise CompileError("rejected")
+            raise self.error
         memory, secs = self.needed, 1.0
         for name in MEMORY:
             if fields[name]:
@@ -55,7 +57,7 @@ class Compiler:
                 memory, secs = memory * share, secs * slower
         if config.dtype_policy == "mixed_bfloat16":
             secs /= 2
-        memory *= call.batch_size / 8
+        memory = memory * call.batch_size / 8 + sum(call.resident.values())
         if memory > 1:
             raise DoesNotFitError(topology.name, int(memory * 100), 100)
         speed = None if options.quick else call.batch_size / secs
@@ -100,8 +102,15 @@ def call(tmp_path):
 def found(call, compiler, topologies=(V5E,), **options):
     clock = options.pop("clock", lambda: 0.0)
     lines = []
+    resident = options.pop("resident", {})
     result = search(
-        call, topologies, SearchOptions(**options), lines.append, compiler, clock
+        call,
+        topologies,
+        SearchOptions(**options),
+        lines.append,
+        resident,
+        compiler,
+        clock,
     )
     return result, lines
 
@@ -182,10 +191,51 @@ def test_topologies_are_compared(call):
     assert "The best, on v6e:2x2: kte.RunConfig(" in search_table.as_text(result)
 
 
-def test_rejected_options_are_left_out(call):
-    result, _ = found(call(), Compiler(3.0, broken="fsdp"))
+@pytest.mark.parametrize(
+    "error", [CompileError("rejected"), NotImplementedError("remat"), TypeError("x")]
+)
+def test_rejected_options_are_left_out(error, call):
+    result, _ = found(call(), Compiler(3.0, "fsdp", error))
     assert not any(dict(t.candidate.options).get("fsdp") for t in result.trials)
     assert result.best is not None
+
+
+def test_errors_of_the_script_are_raised(call):
+    with pytest.raises(TypeError, match="of model_fn"):
+        found(call(fsdp=True), Compiler(0.5, "fsdp", TypeError("of model_fn")))
+
+
+def test_arrays_of_other_calls_take_memory(call):
+    alone, _ = found(call(), Compiler(0.9))
+    beside, _ = found(call(), Compiler(0.9), resident={"v5e:2x2": {"slots": 0.4}})
+    assert alone.best in alone.as_written
+    assert beside.best not in beside.as_written
+
+
+def test_each_topology_shows_its_best(call):
+    compiler = Compiler(1.2)
+    result, _ = found(call(), compiler, (V5E, V6E))
+    assert [plan.topology for plan in result.by_topology] == [V5E, V6E]
+    assert result.best.result in result.by_topology
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--keep", "x"), "--keep and --vary must follow --search"),
+        (("--budget", "3"), "must follow --search"),
+        (("--search", "--quick"), "must not be combined with --save or --quick"),
+        (("--search", "--budget", "0"), "must be a positive number of minutes"),
+        (("--search", "--budget", "nan"), "must be a positive number of minutes"),
+        (("--search", "--keep", "gs://x"), "must be a local folder"),
+    ],
+)
+def test_options_are_checked(options, message, tmp_path, capfd):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(SystemExit):
+        main(["plan", str(script), "--topology", "v5e:2x2", *options])
+    assert message in capfd.readouterr().err
 
 
 def test_results_change_only_if_requested(call):
@@ -258,7 +308,7 @@ def test_command_searches_with_the_compiler(tmp_path, capfd):
 
 
 def test_plans_are_kept_for_the_next_search(tmp_path):
-    kept, key = KeptPlans(str(tmp_path / "kept")), _Key("train-1")
+    kept, key = KeptPlans.prepared(str(tmp_path / "kept")), _Key("train-1")
     other = _Key("train-2")
 
     def rejected():
@@ -272,6 +322,11 @@ def test_plans_are_kept_for_the_next_search(tmp_path):
     with pytest.raises(CompileError, match="rejected"):
         kept.plan(other, False, lambda: {"plan": 2})
     assert kept.plan(key, True, lambda: {"plan": 3}) == {"plan": 3}
+    # A damaged file is written again.
+    (path,) = [*(tmp_path / "kept").glob("train-1.plan")]
+    path.write_bytes(path.read_bytes()[:-3])
+    assert kept.plan(key, False, lambda: {"plan": 4}) == {"plan": 4}
+    assert kept.plan(key, False, rejected) == {"plan": 4}
     os.chmod(tmp_path / "kept", 0o777)
     with pytest.raises(PermissionError):
         kept.plan(key, False, rejected)
