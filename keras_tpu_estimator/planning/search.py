@@ -163,12 +163,14 @@ class SearchResult:
     @property
     def by_topology(self) -> tuple[Plan | Refusal, ...]:
         """The best plan for each topology, or why the script's own options fail."""
+        best = {
+            # The fastest, which comes first, replaces the others.
+            trial.candidate.topology.name: trial.result
+            for trial in reversed(self.trials)
+        }
         return tuple(
-            next(
-                (t.result for t in self.trials if _are_alike(t, written)),
-                written.result,
-            )
-            for written in self.as_written
+            best.get(trial.candidate.topology.name, trial.result)
+            for trial in self.as_written
         )
 
     @property
@@ -320,10 +322,6 @@ def _families(
                     )
                     for saving in _SAVINGS
                 ]
-
-
-def _are_alike(trial: Trial, other: Trial) -> bool:
-    return trial.candidate.topology.name == other.candidate.topology.name
 
 
 def _is_as_written(candidate: Candidate, call: Call) -> bool:

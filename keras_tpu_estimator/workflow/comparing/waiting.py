@@ -1,10 +1,12 @@
 """Scripts that wait for something that a comparison does not make."""
 
+import collections
 import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from keras_tpu_estimator.runs import call_receiver
 
@@ -23,26 +25,24 @@ def without_waiting(recording: Any) -> Iterator[None]:
     Scripts sleep while they wait for the checkpoints of another process.
     """
     sleep = time.sleep
-    sleeps: list[Any] = []
+    # How often the script has slept since each of its calls.
+    counts: collections.Counter[int] = collections.Counter()
 
-    def counted(seconds: Any) -> None:
+    def sleep_of_script(seconds: float, /) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         is_of_script = is_main and call_receiver.is_receiving()
         if not (is_of_script and recording.has_trained):
             sleep(seconds)
             return
-        if sleeps[:1] != [recording.calls]:
-            sleeps[:] = [recording.calls]
-        sleeps.append(seconds)
-        if len(sleeps) > _MOST_SLEEPS:
+        # The arguments that Python refuses are refused here, too.
+        sleep(min(seconds, 0))
+        counts[recording.calls] += 1
+        if counts[recording.calls] > _MOST_SLEEPS:
             raise WaitingError(
                 "The script waits for something that a comparison does not make, such "
                 "as a new checkpoint. Pass a `model_dir` that contains one; its values "
                 "are not used."
             )
 
-    time.sleep = counted
-    try:
+    with mock.patch.object(time, "sleep", sleep_of_script):
         yield
-    finally:
-        time.sleep = sleep
