@@ -10,7 +10,7 @@ from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
-# An attribute on lines of its own, such as the metadata of a Pallas kernel.
+# An attribute with several lines, such as the metadata of a Pallas kernel.
 _MULTILINE = re.compile(r"=\{\n(.*?)\n\}", re.DOTALL)
 _NAMED = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (.*)")
 _OPCODE = re.compile(r" *([\w\-]+)\(")

@@ -55,7 +55,7 @@ class JoinedSupervisors:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def next_event(self, deadline: float) -> _Event | None:
-        """Returns the next message and its sender; `None` if there is none in time.
+        """Returns the next message and its sender; `None` if none comes in time.
 
         The message is `None` for a supervisor that is lost.
         """

@@ -81,7 +81,7 @@ class Supervisor:
             self._signals.wait(_RETRY_SECS)
 
     def _connect(self) -> Connection | None:
-        """Returns a connection to the leader; `None` if there is none in time."""
+        """Returns a connection to the leader; `None` if it does not answer in time."""
         deadline = time.monotonic() + self._wait_secs
         while True:
             try:

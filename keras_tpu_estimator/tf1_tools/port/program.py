@@ -37,9 +37,9 @@ class Site:
         meaning = self.scope.meaning(self.node)
         if not isinstance(meaning, str):
             return ""
-        package, dot, rest = meaning.partition(".")
+        package, dot, name = meaning.partition(".")
         if package in _LIBRARIES:
-            return f"{_LIBRARIES[package]}{dot}{rest}"
+            return f"{_LIBRARIES[package]}{dot}{name}"
         return canonical(meaning)
 
     @property

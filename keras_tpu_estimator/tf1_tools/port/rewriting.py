@@ -8,10 +8,8 @@ replaced stays as it was, and its statement gets a marker.
 import ast
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeVar
 
 import libcst as cst
-from libcst import matchers
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
 from keras_tpu_estimator.base.common.sources import Source
@@ -27,12 +25,12 @@ from keras_tpu_estimator.tf1_tools.port.program import (
 )
 from keras_tpu_estimator.tf1_tools.port.regions import Region
 from keras_tpu_estimator.tf1_tools.port.special import NOTHING, is_nothing
-from keras_tpu_estimator.tf1_tools.port.values import (
-    UnportableError,
-    embedded,
-    is_operation,
-    source_of,
+from keras_tpu_estimator.tf1_tools.port.surroundings import (
+    Surroundings,
+    has_nothing,
+    is_empty,
 )
+from keras_tpu_estimator.tf1_tools.port.values import UnportableError, source_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +64,7 @@ def port_file(program: Program, source: Source) -> Ported:
     return Ported(source, module.code, rewriting.sites, tuple(rewriting.markers))
 
 
-class _Rewriting(cst.CSTTransformer):
+class _Rewriting(Surroundings):
     """Replaces the expressions of a file, and marks statements."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
@@ -165,10 +163,9 @@ class _Rewriting(cst.CSTTransformer):
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
-        updated_node = _with_parentheses(original_node, updated_node, "value")
         result = self._uncalled(original_node, updated_node)
         site = self._site_at(original_node)
-        if _has_nothing(updated_node):
+        if has_nothing(updated_node):
             return result  # Its statement gets a marker.
         if result is updated_node and site and site.region is Region.STEP:
             return self._tried(
@@ -206,7 +203,7 @@ class _Rewriting(cst.CSTTransformer):
         if original_node in self._shown:
             self._shown.remove(original_node)
         site = self._site_at(original_node)
-        if site is None or _has_nothing(updated_node.func):
+        if site is None or has_nothing(updated_node.func):
             return updated_node
         dataset = methods.dataset_of(updated_node)
         if dataset is not None and site.region is Region.INPUT:
@@ -280,61 +277,6 @@ class _Rewriting(cst.CSTTransformer):
         key = (start.line, start.column, end.line, end.column, type(node).__name__)
         return self._sites_by_position.get(key)
 
-    # What surrounds an expression that was a call or a name.
-
-    def leave_UnaryOperation(
-        self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
-    ) -> cst.BaseExpression:
-        return _with_parentheses(original_node, updated_node, "expression")
-
-    def leave_BinaryOperation(
-        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
-    ) -> cst.BaseExpression:
-        return _with_parentheses(original_node, updated_node, "left", "right")
-
-    def leave_BooleanOperation(
-        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
-    ) -> cst.BaseExpression:
-        return _with_parentheses(original_node, updated_node, "left", "right")
-
-    def leave_Comparison(
-        self, original_node: cst.Comparison, updated_node: cst.Comparison
-    ) -> cst.BaseExpression:
-        return _with_parentheses(original_node, updated_node, "left")
-
-    def leave_ComparisonTarget(
-        self, original_node: cst.ComparisonTarget, updated_node: cst.ComparisonTarget
-    ) -> cst.ComparisonTarget:
-        return _with_parentheses(original_node, updated_node, "comparator")
-
-    def leave_Subscript(
-        self, original_node: cst.Subscript, updated_node: cst.Subscript
-    ) -> cst.BaseExpression:
-        return _with_parentheses(original_node, updated_node, "value")
-
-    # What surrounds an expression without a counterpart.
-
-    def leave_Arg(
-        self, original_node: cst.Arg, updated_node: cst.Arg
-    ) -> cst.Arg | cst.RemovalSentinel:
-        if updated_node.keyword and is_nothing(updated_node.value):
-            return cst.RemoveFromParent()
-        return updated_node
-
-    def leave_Element(
-        self, original_node: cst.Element, updated_node: cst.Element
-    ) -> cst.Element | cst.RemovalSentinel:
-        if is_nothing(updated_node.value):
-            return cst.RemoveFromParent()
-        return updated_node
-
-    def leave_List(
-        self, original_node: cst.List, updated_node: cst.List
-    ) -> cst.BaseExpression:
-        if original_node.elements and not updated_node.elements:
-            return NOTHING
-        return updated_node
-
     # Statements.
 
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:
@@ -354,7 +296,7 @@ class _Rewriting(cst.CSTTransformer):
         if not statements:
             return cst.RemoveFromParent()
         result = updated_node.with_changes(body=statements)
-        if _has_nothing(result):
+        if has_nothing(result):
             markers = markers or [self._unfinished(original_node)]
             result = original_node
         if not result.deep_equals(original_node):
@@ -424,9 +366,9 @@ class _Rewriting(cst.CSTTransformer):
     ) -> cst.BaseStatement | cst.RemovalSentinel:
         other = updated_node.orelse
         is_alone = other is None or (
-            isinstance(other, cst.Else) and _is_empty(other.body)
+            isinstance(other, cst.Else) and is_empty(other.body)
         )
-        if _is_empty(updated_node.body) and is_alone:
+        if is_empty(updated_node.body) and is_alone:
             self.markers += self._pending.pop()
             return cst.RemoveFromParent()
         return self._compound(original_node, updated_node, "test")
@@ -511,13 +453,6 @@ class _Rewriting(cst.CSTTransformer):
             statements[0] = first.with_changes(leading_lines=lines)
         return cst.FlattenSentinel(statements)
 
-    def leave_IndentedBlock(
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.BaseSuite:
-        if updated_node.body:
-            return updated_node
-        return updated_node.with_changes(body=[cst.SimpleStatementLine([cst.Pass()])])
-
     def _compound(
         self,
         original: cst.BaseCompoundStatement,
@@ -528,7 +463,7 @@ class _Rewriting(cst.CSTTransformer):
         markers = self._pending.pop()
         values = getattr(updated, header)
         parts = values if isinstance(values, Sequence) else [values]
-        if any(map(_has_nothing, parts)):
+        if any(map(has_nothing, parts)):
             markers = markers or [self._unfinished(original)]
             updated = updated.with_changes(**{header: getattr(original, header)})
         self.markers += markers
@@ -547,19 +482,6 @@ def _batches(dataset: cst.BaseExpression, is_returned: bool) -> cst.BaseExpressi
     )
 
 
-_Node = TypeVar("_Node", bound=cst.CSTNode)
-
-
-def _with_parentheses(original: _Node, updated: _Node, *names: str) -> _Node:
-    """Returns a node whose replaced parts do not change the order of operations."""
-    parts = {
-        name: embedded(getattr(updated, name))
-        for name in names
-        if not is_operation(getattr(original, name))
-    }
-    return updated.with_changes(**parts) if parts else updated
-
-
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 
@@ -569,16 +491,3 @@ def _target(statement: cst.BaseSmallStatement) -> str:
         target = statement.targets[0].target
         return target.value if isinstance(target, cst.Name) else ""
     return ""
-
-
-def _is_empty(body: cst.BaseSuite) -> bool:
-    """Returns whether a block contains only `pass`."""
-    return all(
-        isinstance(line, cst.SimpleStatementLine)
-        and all(isinstance(statement, cst.Pass) for statement in line.body)
-        for line in body.body
-    )
-
-
-def _has_nothing(node: cst.CSTNode) -> bool:
-    return bool(matchers.findall(node, matchers.Name(NOTHING.value)))
