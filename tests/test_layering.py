@@ -461,7 +461,6 @@ ASSIGNERS = {
     # A process that makes a TensorFlow graph, and ends with it.
     "export.tensorflow_graph",
     # The process of one script of a comparison, which must not wait for others.
-    "workflow.comparing.waiting",
     # The constructors of this package's configuration classes.
     "base.common.field_checks",
 }

@@ -1,6 +1,7 @@
 """The command `supervise`, in processes that find each other as starters define."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from tests.many_hosts.launching import free_port, run_together
 _SCRIPT = """
 import os, signal, sys
 number, restarts = os.environ["KTE_PROCESS_ID"], os.environ["KTE_RESTARTS"]
+assert "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ
 print(number, "of", os.environ["KTE_NUM_PROCESSES"], restarts, sys.argv[1:], flush=True)
 if (number, restarts) == ("1", "0"):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -25,6 +27,8 @@ def test_hosts_restart_together(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    # A process that listened there would not be found.
+    shared["JAX_COORDINATOR_BIND_ADDRESS"] = "127.0.0.1:1"
     ended = run_together(
         *("-m", "keras_tpu_estimator", "supervise"),
         *(str(script), "--max-restarts", "0"),
@@ -56,6 +60,20 @@ def test_one_host_needs_no_cluster(tmp_path):
         "Process 0 of 1 has ended with exit code 3.",
         "No restart: exit code 3 means that it would fail again.",
     ]
+
+
+def test_port_of_the_leader_must_be_free(monkeypatch, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for name, value in zip(
+            ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
+            (address, "2", "0"),
+            strict=True,
+        ):
+            monkeypatch.setenv(f"KTE_{name}", value)
+        assert supervising.main("supervise", ["x.py"]) == 75
+    message = f"The supervisor of process 0 must listen at {address}."
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

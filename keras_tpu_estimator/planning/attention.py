@@ -9,7 +9,7 @@ _KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 # The number of matrix products: the forward pass computes scores and outputs, and both
 # backward kernels compute the scores and their gradients again.
 _PRODUCTS = {"fwd": 2, "dq": 3, "dkv": 4}
-_RANK = 4
+_FLOATS = ("f32", "bf16")
 
 
 def is_forward(instruction: Instruction) -> bool:
@@ -26,11 +26,12 @@ def attention_flops(
     """
     part = _part(instruction)
     blocks = re.search(BLOCKS.format(r"(\d+)", r"(\d+)"), instruction.op_name)
-    tensors = [array for array in operands if len(array.shape) == _RANK]
+    # The masks before the query are integers. One example has no axis of a batch.
+    tensors = [array for array in operands if array.dtype in _FLOATS]
     if part is None or blocks is None or len(tensors) < 2:
         return None
     query, key = tensors[:2]
-    pairs = query.size * key.shape[2] * int(blocks[1]) / int(blocks[2])
+    pairs = query.size * key.shape[-2] * int(blocks[1]) / int(blocks[2])
     return 2.0 * _PRODUCTS[part] * pairs
 
 

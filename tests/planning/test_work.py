@@ -154,6 +154,27 @@ def test_kernels_are_named():
     assert work.kernels(step) == ("__cudnn$fmha", "tpu_custom_call")
 
 
+@pytest.mark.parametrize(("part", "products"), [("fwd", 2), ("dq", 3), ("dkv", 4)])
+@pytest.mark.parametrize("batch", ["2,", ""])
+def test_attention_counts_the_blocks_that_queries_see(part, products, batch):
+    """Without a batch, JAX omits its axis. Two heads of queries share one of keys."""
+    text = recorded.entry(
+        "%m = s8[1,4,4] parameter(0)",
+        f"%q = bf16[{batch}4,2048,64] parameter(1)",
+        f"%k = bf16[{batch}2,1024,64] parameter(2)",
+        f"%v = bf16[{batch}2,1024,64] parameter(3)",
+        f"%a = bf16[{batch}4,2048,64] custom-call(%m, %q, %k, %v), "
+        'custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/'
+        f'attention_of_6_of_8_blocks/splash_mha_{part}/pallas_call"}}',
+    )
+    step = loops.split(hlo.parse(text), steps=1).step
+    examples = 2 if batch else 1
+    expected = 2 * products * examples * 4 * 2048 * 1024 * 64 * 6 / 8
+    assert work.flops(step) == expected
+    assert work.kernels(step) == ()
+    assert work.attentions(step) == (part == "fwd")
+
+
 _FORWARD = (8 * 16 * 16 * 3 * 3) * 32 * 64 * 2
 
 
