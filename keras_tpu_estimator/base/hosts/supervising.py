@@ -64,33 +64,27 @@ def main(name: str, arguments: Sequence[str]) -> int:
             "machine only once, or choose another port.\n"
         )
         return RETRY_CODE
+    return _supervise(cluster, policy, listener, options)
+
+
+def _supervise(
+    cluster: Cluster,
+    policy: RestartPolicy,
+    listener: socket.socket | None,
+    options: argparse.Namespace,
+) -> int:
+    """Runs the supervisor of this host, and with a listener also the leader."""
     signals = ForwardedSignals()
-    address = cluster.coordinator_address or f"{_LOCAL_HOST}:0"
-    host, _, port = address.rpartition(":")
-
-    def process_of(start: Start) -> StartedProcesses:
-        member = Cluster(start.address, start.count, start.number, cluster.local_id)
-        environment = environment_for(member, os.environ, start.restarts)
-        # Each start has another port.
-        environment.pop("JAX_COORDINATOR_BIND_ADDRESS", None)
-        if start.count != cluster.num_processes:
-            # It has another number of processes.
-            environment.pop("TF_CONFIG", None)
-        return StartedProcesses(
-            command_of(options), [environment], options.grace, signals
-        )
-
-    leader = host.strip("[]"), int(port)
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals.active())
-        if listener is not None:
+        host, _, port = (cluster.coordinator_address or "").rpartition(":")
+        if listener is None:
+            leader = host.strip("[]"), int(port)
+        else:
             leader = _LOCAL_HOST, listener.getsockname()[1]
-            supervisors = JoinedSupervisors(
-                listener, cluster.num_processes, options.timeout
-            )
             job_leader = JobLeader(
-                supervisors,
-                host,
+                JoinedSupervisors(listener, cluster.num_processes, options.timeout),
+                host or _LOCAL_HOST,
                 policy,
                 wait_secs=options.wait,
                 end_secs=options.grace + options.timeout,
@@ -100,11 +94,28 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return Supervisor(
             cluster.process_id,
             leader,
-            process_of,
+            lambda start: StartedProcesses(
+                command_of(options),
+                [_environment(start, cluster)],
+                options.grace,
+                signals,
+            ),
             wait_secs=options.wait,
             timeout=options.timeout,
             signals=signals,
         ).run()
+
+
+def _environment(start: Start, cluster: Cluster) -> dict[str, str]:
+    """Returns the environment of the process of a start."""
+    member = Cluster(start.address, start.count, start.number, cluster.local_id)
+    environment = environment_for(member, os.environ, start.restarts)
+    # Each start has another port.
+    environment.pop("JAX_COORDINATOR_BIND_ADDRESS", None)
+    if start.count != cluster.num_processes:
+        # It has another number of processes.
+        environment.pop("TF_CONFIG", None)
+    return environment
 
 
 @contextlib.contextmanager
