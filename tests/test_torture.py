@@ -134,3 +134,8 @@ def test_supervised_jobs_end_by_themselves(tmp_path):
         str(tmp_path), jobs=8, causes=causes, run=supervised.run
     )
     assert figures["interruptions of their processes"] >= 8
+
+
+@pytest.mark.slow
+def test_jobs_continue_without_a_host(tmp_path):
+    assert restarts.shrink(str(tmp_path), jobs=1, processes=(3,))

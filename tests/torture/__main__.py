@@ -115,6 +115,7 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
             run=supervised.run,
         ),
     )
+    yield "", functools.partial(restarts.shrink, jobs=numbers.jobs // 10)
     yield "", suite.slow
 
 

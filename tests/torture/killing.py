@@ -154,13 +154,22 @@ def newest_step(model_dir: str) -> int:
     return int(kte.load_variable(latest, "global_step")) if latest else 0
 
 
-def check_equal(one: str, other: str) -> None:
-    """Compares the newest checkpoints of two directories."""
+def check_equal(one: str, other: str, tolerance: float = 0) -> None:
+    """Compares the newest checkpoints of two directories.
+
+    Args:
+        one: A directory.
+        other: The other directory.
+        tolerance: The largest difference. Defaults to 0.
+    """
     values = [read(kte.latest_checkpoint(each)) for each in (one, other)]
     expect(values[0].keys() == values[1].keys(), "Variables are the same.")
     for name, value in values[0].items():
-        same = np.array_equal(value, values[1][name])
-        expect(same, f"{name} is equal to the bit.")
+        other_value = values[1][name]
+        is_equal = value.shape == other_value.shape and np.allclose(
+            value, other_value, rtol=0, atol=tolerance
+        )
+        expect(is_equal, f"{name} is equal within {tolerance}.")
 
 
 def read(prefix: str) -> dict[str, np.ndarray]:

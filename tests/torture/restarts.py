@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import keras_tpu_estimator as kte
 from tests.many_hosts.launching import Ended, launch
+from tests.torture import supervised
 from tests.torture.figures import expect
 from tests.torture.interrupted import INTERRUPTED, Job
 from tests.torture.killing import check_equal
@@ -20,6 +21,10 @@ _STEPS_BETWEEN = 6
 _LAST_STEPS = 30
 _GRACE_SECS = 3
 _LIMIT_SECS = 600
+# The last step of a job that loses a host, and the time after which the host returns:
+# a leader waits 30 s for it.
+_SHRUNK_STEPS = 48
+_AWAY_SECS = 40
 
 
 def interrupt(
@@ -80,6 +85,46 @@ def interrupt(
         "jobs that ended by themselves, with weights equal to the bit": jobs,
         "interruptions of their processes": interruptions,
     }
+
+
+def shrink(
+    directory: str, jobs: int, processes: tuple[int, ...] = _PROCESSES
+) -> dict[str, object]:
+    """Loses a host of each job, which continues without it until the next restart.
+
+    Args:
+        directory: An empty directory.
+        jobs: The number of jobs.
+        processes: The numbers of processes, in turn. Defaults to 2, 3 and 4.
+
+    Returns:
+        Counts by their description.
+
+    Raises:
+        ViolationError: A job did not end by itself, did not continue with one process
+            fewer, or ended with other weights than uninterrupted processes.
+    """
+
+    @functools.cache
+    def undisturbed(count: int) -> str:
+        job = Job(os.path.join(directory, f"undisturbed-{count}"), _SHRUNK_STEPS)
+        _check_end(supervised.run(job, count), job)
+        return job.model_dir
+
+    for number in range(jobs):
+        count = processes[number % len(processes)]
+        lost = 1 + number % (count - 1)
+        job = Job(
+            os.path.join(directory, f"shrunk-{number}"),
+            _SHRUNK_STEPS,
+            ((lost, "lost host", _STEPS_BETWEEN), (0, "SIGKILL", 2 * _STEPS_BETWEEN)),
+        )
+        ended = supervised.run(job, count, "--min-processes", "1", away_secs=_AWAY_SECS)
+        _check_end(ended, job)
+        starts = ended.text.count(f"Start with {count - 1} of {count} processes.")
+        expect(starts == 1, f"{job} must start once without a host: {ended.text}")
+        check_equal(job.model_dir, undisturbed(count), tolerance=1e-5)
+    return {"jobs that continued without a host, with weights within 1e-5": jobs}
 
 
 def _launched(job: Job, processes: int) -> Ended:

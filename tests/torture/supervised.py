@@ -28,20 +28,21 @@ _LIMIT_SECS = 600
 _LOOK_SECS = 0.1
 
 
-def run(job: Job, processes: int, *options: str) -> Ended:
+def run(job: Job, processes: int, *options: str, away_secs: float = 0) -> Ended:
     """Runs a job under one supervisor for each process.
 
     Args:
         job: The job.
         processes: The number of processes.
         options: Further options of the command.
+        away_secs: Seconds after which a lost host returns. Defaults to at once.
     """
     leader = free_port()
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(_Link(leader, pathlib.Path(job.cut_file)))
+        ports = [leader, *[link.port] * (processes - 1)]
         hosts = [
-            _Host(job, number, processes, leader if number == 0 else link.port, options)
-            for number in range(processes)
+            _Host(job, number, ports, options, away_secs) for number in range(processes)
         ]
         for host in hosts:
             stack.callback(host.kill)
@@ -62,18 +63,20 @@ class _Host:
         self,
         job: Job,
         number: int,
-        processes: int,
-        port: int,
+        ports: list[int],
         options: tuple[str, ...],
+        away_secs: float,
     ):
+        self._away_secs = away_secs
+        self._return_at = 0.0
         self._path = pathlib.Path(f"{job.model_dir}-host-{number}.txt")
         self._command = [sys.executable, "-m", "keras_tpu_estimator", "supervise"]
         self._command += ["--grace", str(_GRACE_SECS), "--wait", str(_WAIT_SECS)]
         self._command += ["--timeout", str(_TIMEOUT_SECS), *options]
         self._command += ["-m", "tests.torture.interrupted", job.as_json()]
         self._environment = os.environ | {
-            "KTE_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "KTE_NUM_PROCESSES": str(processes),
+            "KTE_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[number]}",
+            "KTE_NUM_PROCESSES": str(len(ports)),
             "KTE_PROCESS_ID": str(number),
             "XLA_FLAGS": with_cores(1),
         }
@@ -81,6 +84,10 @@ class _Host:
 
     def is_running(self) -> bool:
         """Starts the supervisor again if its host was lost; returns whether it runs."""
+        if self._return_at:
+            if time.monotonic() >= self._return_at:
+                self._return_at, self.process = 0.0, self._start()
+            return True
         code = self.process.poll()
         if code is None and _is_stopped(self.process.pid):
             # The others notice the silence, and the machine is replaced.
@@ -88,7 +95,7 @@ class _Host:
             self.kill()
         elif code not in (-signal.SIGKILL, 128 + signal.SIGTERM):
             return code is None
-        self.process = self._start()
+        self._return_at = time.monotonic() + self._away_secs
         return True
 
     def kill(self) -> None:
