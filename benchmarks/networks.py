@@ -199,7 +199,9 @@ def _depthwise(x: Any, seeds: _Seeds, strides: int) -> Any:
 
 
 def _norm(x: Any, training: bool | None) -> Any:
-    return layers.BatchNormalization()(x, training=training)
+    # Keras 3.16 treats an explicit None as inference.
+    mode = {} if training is None else {"training": training}
+    return layers.BatchNormalization()(x, **mode)
 
 
 _EIGHTEEN = tuple(
