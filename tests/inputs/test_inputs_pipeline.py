@@ -192,6 +192,13 @@ def test_batches_of_a_known_size_are_not_copied_from_tensorflow():
         assert not batch.features.flags.writeable
 
 
+@pytest.mark.parametrize(("columns", "stacked"), [(2**14, True), (2**14 + 1, False)])
+def test_tensorflow_stacks_no_large_batches(columns, stacked):
+    x = np.zeros((16, columns), "float32")
+    source = datasets.Dataset(tf.data.Dataset.from_tensor_slices(x).batch(4))
+    assert bool(source.stacked_for(2, 4, StackSize())) == stacked
+
+
 def test_batches_of_a_stack_are_not_prefetched_separately():
     data = dataset(drop=True).prefetch(3).prefetch(tf.data.AUTOTUNE)
     ahead = taken(pipeline(data, chunk=2, repeat=False))

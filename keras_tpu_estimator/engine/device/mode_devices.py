@@ -34,9 +34,9 @@ from keras_tpu_estimator.engine.program.steps import Arrange, BatchLayout, Parti
 # The size of stacked steps that outweighs the cost of starting a program. A few
 # stacks wait for the devices at a time.
 _ON_DEVICES = StackSize(2**27)
-# On a CPU a stack should fit its cache. TensorFlow gets arrays of more than
-# 32 MiB from the system page by page, which is slow.
-_ON_CPU = StackSize(31 * 2**20, most=2**27)
+# On a CPU a stack should fit its cache. Batches of more than 2 MiB are read in place,
+# because their copies take longer than the start of a program.
+_ON_CPU = StackSize(2**24, most=2**24)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,9 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
 
 # Starting to stack takes as long as reading this number of single batches.
 _WORTH_STACKING = 64
+# `tf.data` copies each stack into new memory, which the system maps page by page. Larger
+# batches are copied faster one by one, into memory that is reused.
+_MOST_STACKED_BYTES = 2**18
 # The assumed number of examples in batches of unknown size.
 _ANY_SIZE = 128
 _STATE = "tf.data"
@@ -66,6 +69,8 @@ class Dataset(BatchSource):
         if not can_be_stacked(self._value):
             return 0
         step_bytes = _step_bytes(self._value, batch_size)
+        if step_bytes > _MOST_STACKED_BYTES:
+            return 0
         share = even_share(steps, step_bytes, stack_size)
         # A stack of one batch would be a useless copy.
         return share if share > 1 else 0
