@@ -189,7 +189,7 @@ def _as_of_host(host: int, text: str) -> str:
 def with_cores(count: int) -> str:
     """Returns the flags of this process with another number of cores."""
     # If a flag is repeated, the last one counts.
-    flags = os.environ["XLA_FLAGS"]
+    flags = os.environ.get("XLA_FLAGS", "")
     return f"{flags} --xla_force_host_platform_device_count={count}"
 
 
