@@ -89,6 +89,11 @@ def test_latest_falls_back_to_the_newest_existing(saved, caplog, gone, found):
     assert f"Using '{saved / found}' instead." in caplog.text
 
 
+def test_file_in_place_of_a_directory_has_no_checkpoint(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert checkpoints.latest(tmp_path / "file") is None
+
+
 def test_latest_warns_if_all_are_missing(saved, caplog):
     for step in (0, 10, 20):
         os.remove(saved / f"model.ckpt-{step}.h5")

@@ -47,11 +47,14 @@ class Job:
         steps: The last step.
         interruptions: By start: the process, the name of a signal or another cause,
             and the step that it has reached before.
+        has_dropout: Whether there are random numbers, which depend on the number of
+            processes. Defaults to `True`.
     """
 
     model_dir: str
     steps: int
     interruptions: tuple[tuple[int, str, int], ...] = ()
+    has_dropout: bool = True
 
     @property
     def cut_file(self) -> str:
@@ -120,7 +123,7 @@ def main(job: Job) -> None:
         if process == jax.process_index():
             hooks.append(_Interruption(cause, step, job.cut_file))
     estimator = kte.TPUEstimator(
-        model_fn_of(dropout),
+        model_fn_of(dropout if job.has_dropout else None),
         config=kte.RunConfig(
             model_dir=job.model_dir,
             tpu_config=kte.TPUConfig(iterations_per_loop=2),

@@ -107,7 +107,8 @@ def shrink(
 
     @functools.cache
     def undisturbed(count: int) -> str:
-        job = Job(os.path.join(directory, f"undisturbed-{count}"), _SHRUNK_STEPS)
+        path = os.path.join(directory, f"undisturbed-{count}")
+        job = Job(path, _SHRUNK_STEPS, has_dropout=False)
         _check_end(supervised.run(job, count), job)
         return job.model_dir
 
@@ -118,6 +119,7 @@ def shrink(
             os.path.join(directory, f"shrunk-{number}"),
             _SHRUNK_STEPS,
             ((lost, "lost host", _STEPS_BETWEEN), (0, "SIGKILL", 2 * _STEPS_BETWEEN)),
+            has_dropout=False,
         )
         ended = supervised.run(job, count, "--min-processes", "1", away_secs=_AWAY_SECS)
         _check_end(ended, job)

@@ -64,7 +64,7 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
     try:
         with paths.opened(path) as file:
             text = file.read().decode(errors="replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         return _parse(text, model_dir)
