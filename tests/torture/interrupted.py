@@ -94,6 +94,9 @@ class _Interruption(kte.hooks.SessionRunHook):
         elif self._cause in _OF_HOSTS:
             # The parent of this process is the supervisor of its host.
             os.kill(os.getppid(), _OF_HOSTS[self._cause])
+            if self._cause == "stopped host":
+                # All processes of a host stop.
+                os.kill(os.getpid(), signal.SIGSTOP)
         else:
             os.kill(os.getpid(), signal.Signals[self._cause])
 
