@@ -79,10 +79,10 @@ if _TYPE_CHECKING:
     from keras_tpu_estimator.base.tracing.gradient_requests import gradients
     from keras_tpu_estimator.base.tracing.identity import identity
     from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+    from keras_tpu_estimator.files.directory.location import latest_checkpoint
     from keras_tpu_estimator.files.formats.latest_checkpoints import (
         checkpoints_iterator,
     )
-    from keras_tpu_estimator.files.formats.latest_file import latest_checkpoint
     from keras_tpu_estimator.files.formats.loading import (
         list_variables,
         load_checkpoint,
@@ -226,7 +226,7 @@ _MODULES = {
     "init_from_checkpoint": "api.model_fn.initialization",
     "initialize": "base.hosts.starting",
     "jax_params": "api.model_fn.jax_params",
-    "latest_checkpoint": "files.formats.latest_file",
+    "latest_checkpoint": "files.directory.location",
     "list_variables": "files.formats.loading",
     "load_checkpoint": "files.formats.loading",
     "load_variable": "files.formats.loading",

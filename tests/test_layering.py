@@ -67,7 +67,6 @@ INNER_FLOORS = {
     "api": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
     "engine": (("inputs",), ("program",), ("device",)),
     "front_ends": (
-        ("wrapped_model",),
         ("front_end",),
         ("tables",),
         ("keras",),

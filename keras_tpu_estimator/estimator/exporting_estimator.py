@@ -9,7 +9,7 @@ import typing_extensions
 from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.common.user_frames import UserFrames
+from keras_tpu_estimator.base.common.user_code import UserFrames
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.estimator.trained_estimator import TrainedEstimator

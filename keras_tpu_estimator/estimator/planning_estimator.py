@@ -7,7 +7,7 @@ from keras_tpu_estimator.api.config import validation as checks
 from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
-from keras_tpu_estimator.base.common.user_frames import UserFrames
+from keras_tpu_estimator.base.common.user_code import UserFrames
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 

@@ -24,7 +24,7 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import CheckpointLike, InputFn, PathLike
-from keras_tpu_estimator.base.common.user_frames import UserFrames
+from keras_tpu_estimator.base.common.user_code import UserFrames
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices

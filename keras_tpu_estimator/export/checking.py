@@ -13,7 +13,7 @@ from typing import Self
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.base.storage.transfers import has_wildcards
 from keras_tpu_estimator.export import processes
 from keras_tpu_estimator.export.first_request import Case, Trials

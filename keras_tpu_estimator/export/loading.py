@@ -12,7 +12,7 @@ from jax.extend import core as jex
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, PyTree, TensorLike
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.base.tracing.jaxprs import place_of
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, is_accumulator
 from keras_tpu_estimator.engine.device.distributed_program import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.export import shapes, stablehlo
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request

@@ -17,7 +17,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.base.common.user_code import SourceLine, is_of_user
 from keras_tpu_estimator.base.upstream import keras_layers
 from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
 from keras_tpu_estimator.export import processes

@@ -6,13 +6,15 @@ attribute `front_end`.
 """
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import keras
 
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.params import layers_of
-from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
@@ -24,7 +26,31 @@ from keras_tpu_estimator.engine.program.bound_model_fn import (
 )
 from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.files.formats import registry as formats
-from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
+
+
+@runtime_checkable
+class OfKerasModel(Protocol):
+    """A `model_fn` that only calls one compiled Keras model."""
+
+    @property
+    def keras_model(self) -> keras.Model:
+        """The model, with the initial values of training."""
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """Returns a compiled copy of the model with other values by path."""
+
+    def copy_with(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """Returns a copy of the model that is not compiled, with other values."""
+
+    @property
+    def inputs(self) -> Mapping[str, keras.KerasTensor] | None:
+        """The model's symbolic inputs by name, or `None` if it has none."""
+
+    def predictions(self, model: keras.Model, features: Features) -> PyTree:
+        """Returns the predictions of PREDICT, by another model of this kind."""
+
+    def as_outputs(self, predictions: Mapping[str, TensorLike]) -> PyTree:
+        """Returns predictions in the structure of the model's outputs."""
 
 
 class FrontEnd(abc.ABC):

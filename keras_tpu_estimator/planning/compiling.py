@@ -16,7 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.base.common.user_code import SourceLine, is_of_user
 from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError

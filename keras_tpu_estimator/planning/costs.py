@@ -8,7 +8,7 @@ from typing import Self
 import jax
 
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.planning import hlo, loops, memory, operations, work
 from keras_tpu_estimator.planning.chips import Chip
 from keras_tpu_estimator.planning.hlo import Instruction, Module

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")

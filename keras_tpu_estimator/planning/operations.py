@@ -7,7 +7,7 @@ argument of the program, or the result of an operation.
 import dataclasses
 import re
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.planning import source_lines
 from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
-from keras_tpu_estimator.base.common.user_files import (
+from keras_tpu_estimator.base.common.user_code import (
     SourceLine,
     is_of_user,
     part_of_package,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
-from keras_tpu_estimator.base.common.user_frames import UserFrames
+from keras_tpu_estimator.base.common.user_code import UserFrames
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, check_estimator
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists

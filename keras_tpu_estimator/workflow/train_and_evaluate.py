@@ -11,7 +11,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.user_frames import UserFrames
+from keras_tpu_estimator.base.common.user_code import UserFrames
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, check_estimator
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading

@@ -5,12 +5,12 @@ import pathlib
 import jax
 import pytest
 
-from keras_tpu_estimator.base.common import user_files
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common import user_code
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.planning import hlo, operations
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
-PACKAGE = pathlib.Path(user_files.__file__).parents[2]
+PACKAGE = pathlib.Path(user_code.__file__).parents[2]
 FILES = [
     *("/home/user/train.py", "/home/user/model.py"),
     *(jax.__file__, "/opt/site-packages/flax/nnx/linear.py"),

@@ -20,7 +20,7 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator.base.hosts.restart_count import restarts
+from keras_tpu_estimator.base.hosts.parent_process import restarts
 from tests.many_hosts.problems import AtStep, batch_of, dropout, model_fn_of
 
 # Two, three and four processes divide it evenly.

@@ -19,7 +19,7 @@ from keras_tpu_estimator.files.warm_start.assignment import (
     AssignmentMap,
     resolve_assignments,
 )
-from keras_tpu_estimator.files.warm_start.targets import Source, Target
+from keras_tpu_estimator.files.warm_start.pairing import Source, Target
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

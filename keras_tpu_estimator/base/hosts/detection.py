@@ -1,12 +1,16 @@
 """Detection of this process's cluster from arguments and the environment."""
 
+import contextlib
 import functools
+import importlib
 import logging
 import os
+import socket
+import sys
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from keras_tpu_estimator.base.hosts import parent_process, ray_workers, starters
+from keras_tpu_estimator.base.hosts import parent_process, starters
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.starter import Definition, Environment
 from keras_tpu_estimator.base.hosts.task import Task
@@ -52,7 +56,7 @@ def find_cluster(timeout_secs: int) -> Cluster:
         *(starter.read for starter in starters.OF_PROCESSES),
         lambda _: _from_jax(jax_clusters.launcher, timeout_secs),
         *(starter.read for starter in starters.OF_MACHINES),
-        lambda _: ray_workers.worker_definition(),
+        lambda _: _from_ray_train(),
     )
     definition = _collected(sources)
     if not definition.is_complete:
@@ -272,3 +276,48 @@ def _naming_source(where: str, make: Callable[[], T]) -> T:
         return make()
     except (TypeError, ValueError) as error:
         raise type(error)(f"{error} It was found in {where}.") from None
+
+
+def _from_ray_train() -> Definition | None:
+    """Returns the cluster of this worker of Ray Train; `None` in other processes.
+
+    Ray joins workers on GPUs and TPUs, but not on CPUs, and it sets no variables. Each
+    worker must call this. The first one selects a port and broadcasts its address.
+    """
+    context = _ray_context()
+    if context is None or context.get_world_size() == 1:
+        return None
+    count, number = context.get_world_size(), context.get_world_rank()
+    try:
+        collective = importlib.import_module("ray.train.collective")
+    except ImportError as error:
+        raise RuntimeError(
+            "Workers of Ray Train must have joined, or be able to exchange an address. "
+            f"Received: worker {number} of {count}, with a version of Ray Train that "
+            "supports neither. Set RAY_TRAIN_V2_ENABLED=1, or call "
+            "keras_tpu_estimator.initialize(coordinator_address='host:port', "
+            f"num_processes={count}, process_id={number}), or "
+            "initialize(num_processes=1) to train alone in this process."
+        ) from error
+    address = collective.broadcast_from_rank_zero(None if number else _free_address())
+    return Definition("Ray Train", address, count, number)
+
+
+def _ray_context() -> Any:
+    """Returns Ray's context of this worker; `None` elsewhere."""
+    train = sys.modules.get("ray.train")
+    context = None
+    # Ray Train raises errors of several types outside its workers.
+    with contextlib.suppress(Exception):
+        context = None if train is None else train.get_ray_context()
+        if context is not None and context.get_world_rank() is None:
+            return None
+    return context
+
+
+def _free_address() -> str:
+    """Returns the address of this machine, with a free port."""
+    host = importlib.import_module("ray.util").get_node_ip_address()
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return f"{host}:{probe.getsockname()[1]}"

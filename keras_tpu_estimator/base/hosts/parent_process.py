@@ -1,4 +1,4 @@
-"""Places in a cluster that a parent process has already taken.
+"""What the parent process tells by variables: its places in a cluster, and restarts.
 
 The environment of a child process, such as a reader of data, names the same
 place in the cluster as that of its parent. A process that joins a cluster
@@ -12,6 +12,8 @@ from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 # The launcher does not pass this on to processes that must join.
 VARIABLE = "KTE_JOINED"
+# Set by the commands `launch` and `supervise` in each process.
+RESTARTS_VARIABLE = "KTE_RESTARTS"
 
 
 def mark(clusters: Iterable[Cluster]) -> None:
@@ -48,3 +50,9 @@ def parent_clusters() -> list[Cluster]:
 
 def _parsed(address: str, count: str, number: str) -> Cluster:
     return Cluster(address, int(count), int(number))
+
+
+def restarts() -> int | None:
+    """Returns how often the job of this process has restarted; `None` if unknown."""
+    text = os.environ.get(RESTARTS_VARIABLE, "")
+    return int(text) if text.isdecimal() else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from keras_tpu_estimator.base.hosts import parent_process, restart_count
+from keras_tpu_estimator.base.hosts import parent_process
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.detection import (
     ADDRESS_VARIABLE,
@@ -28,7 +28,7 @@ def environment_for(
         **{k: v for k, v in inherited.items() if k != parent_process.VARIABLE},
         COUNT_VARIABLE: str(cluster.num_processes),
         ID_VARIABLE: str(cluster.process_id),
-        restart_count.VARIABLE: str(restarts),
+        parent_process.RESTARTS_VARIABLE: str(restarts),
     }
     if cluster.coordinator_address is not None:
         environment[ADDRESS_VARIABLE] = cluster.coordinator_address

@@ -9,7 +9,6 @@ from keras_tpu_estimator.base.common.field_checks import check_int
 from keras_tpu_estimator.base.hosts import (
     detection,
     parent_process,
-    restart_count,
     shutdown,
     this_process,
 )
@@ -104,7 +103,7 @@ def initialize(
     cluster = defined or detection.find_cluster(initialization_timeout)
     detection.check_tf_config(cluster)
     if cluster.is_alone:
-        if restart_count.restarts() is not None:
+        if parent_process.restarts() is not None:
             shutdown.observe_program()
         if defined is not None:
             this_process.take_place(cluster)

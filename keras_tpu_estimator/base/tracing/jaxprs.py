@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
-from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.base.common.user_code import SourceLine, is_of_user
 
 Name = TypeVar("Name", bound=str | int)
 _MARK = "keras_tpu_estimator.variable:"

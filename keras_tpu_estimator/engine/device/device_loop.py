@@ -6,6 +6,7 @@ argument, so that loops of all lengths share one compiled program.
 """
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     MetricsState,
 )
 from keras_tpu_estimator.engine.device.executables import Executables, StoredLoop
-from keras_tpu_estimator.engine.device.jitted import JittedLoop
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_shardings import VariableShardings
@@ -393,3 +393,32 @@ def _of_prediction(outputs: Outputs) -> Outputs:
 
 def _only(named: Outputs, fetch: tuple[str, ...]) -> Outputs:
     return {name: named[name] for name in fetch}
+
+
+class JittedLoop:
+    """A compiled function of arrays, a step and the names of tensors to fetch.
+
+    JAX stores static arguments in caches that all compiled functions share, until the
+    process ends. A step holds the graph of its `model_fn`, so that JAX must reference
+    it only weakly. Profiles show the `name`.
+    """
+
+    def __init__(self, name: str, function: Callable[..., PyTree], **settings: Any):
+        @functools.wraps(function)
+        def run(
+            *args: PyTree, step: weakref.ref[Step], fetch: tuple[str, ...]
+        ) -> PyTree:
+            return function(*args, step=step(), fetch=fetch)
+
+        run.__name__ = name
+        self._function = jax.jit(run, static_argnames=("step", "fetch"), **settings)
+
+    def __call__(self, *args: PyTree, step: Step, fetch: tuple[str, ...]) -> Any:
+        """Runs the function."""
+        return self._function(*args, step=weakref.ref(step), fetch=fetch)
+
+    def trace(
+        self, *args: PyTree, step: Step, fetch: tuple[str, ...]
+    ) -> jax.stages.Traced:
+        """Traces the function for arguments of these shapes."""
+        return self._function.trace(*args, step=weakref.ref(step), fetch=fetch)

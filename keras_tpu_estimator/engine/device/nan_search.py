@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import jax
 from jax.experimental import checkify
 
-from keras_tpu_estimator.base.common.user_files import is_of_user
+from keras_tpu_estimator.base.common.user_code import is_of_user
 
 
 class Compiled(Protocol):

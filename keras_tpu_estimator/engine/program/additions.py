@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.directory.retention import Retention
 

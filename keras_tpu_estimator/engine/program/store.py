@@ -23,7 +23,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     is_seed,
 )
 from keras_tpu_estimator.base.upstream import keras_variables
-from keras_tpu_estimator.files.warm_start.targets import Target
+from keras_tpu_estimator.files.warm_start.pairing import Target
 
 GLOBAL_STEP = "global_step"
 # TensorFlow's name for the number of evaluated batches.

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.common import registry as parts
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
@@ -158,6 +159,47 @@ def latest(model_dir: PathLike) -> str | None:
     return newest(os.fsdecode(model_dir), exists)
 
 
+def latest_checkpoint(
+    checkpoint_dir: PathLike,
+    latest_filename: str | None = None,
+) -> str | None:
+    """Finds the latest checkpoint of a directory, in any format.
+
+    If the latest checkpoint that the state file lists is missing, the newest
+    existing one is returned, and a warning is logged.
+
+    Args:
+        checkpoint_dir: A directory, which need not exist.
+        latest_filename: The name of the state file in it. Defaults to
+            'checkpoint'.
+
+    Returns:
+        A prefix such as '<checkpoint_dir>/model.ckpt-20', or None if there is
+        no checkpoint.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> kte.latest_checkpoint(directory) is None
+    True
+    >>> prefix = kte.checkpoints.save(directory, 20, {})
+    >>> kte.latest_checkpoint(directory) == prefix
+    True
+
+    Reference: `tf.train.latest_checkpoint`.
+    """
+    return newest(
+        os.fsdecode(checkpoint_dir),
+        lambda prefix: exists(prefix) or _is_of_tensorflow(prefix),
+        latest_filename or state_file.FILE_NAME,
+    )
+
+
 def newest(
     model_dir: str,
     is_there: Callable[[str], bool],
@@ -281,6 +323,11 @@ def similar_directory(model_dir: str) -> str | None:
             if paths.is_file(os.path.join(directory, state_file.FILE_NAME)):
                 return directory
     return None
+
+
+def _is_of_tensorflow(prefix: str) -> bool:
+    """Returns whether a prefix may be a checkpoint that TensorFlow has written."""
+    return bool(parts.part("tensorflow files").exists(prefix))
 
 
 def _what_is_wrong(path: str) -> str:

@@ -9,13 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.files.atomic.checksum import token_of
-from keras_tpu_estimator.files.directory import (
-    broken_uploads,
-    layouts,
-    location,
-    state_file,
-)
+from keras_tpu_estimator.files.atomic.checksum import SIZE, token_in, token_of
+from keras_tpu_estimator.files.directory import layouts, location, state_file
 from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
 
 
@@ -100,9 +95,7 @@ def mark_of(prefix: str, files: Named) -> str | None:
     if existing.token is not None:
         return marks.get(existing.token)
     # The file of another program also has no token.
-    is_cut = existing.layout is not None and broken_uploads.is_cut_hdf5(
-        existing.layout.main(prefix)
-    )
+    is_cut = existing.layout is not None and _is_cut_hdf5(existing.layout.main(prefix))
     marks_of_saves = (mark for token, mark in marks.items() if token is not None)
     return next(marks_of_saves, None) if is_cut else None
 
@@ -114,7 +107,7 @@ def _token_of(path: str, named: SaveName) -> str | None:
             return None if file.read(1) else named.token
         return None
     if not named.is_folder:
-        is_cut = broken_uploads.is_cut(path, named)
+        is_cut = _is_cut(path, named)
         return named.token if is_cut else token_of(path)
     try:
         # The folder is from an interrupted save or removal.
@@ -122,6 +115,58 @@ def _token_of(path: str, named: SaveName) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return named.token if is_empty else token_of(os.path.join(path, MARK))
+
+
+# The token of a save is at the end of each file. If an upload broke off, the beginning
+# of the content shows that this package wrote the file.
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+# The first entry of an archive follows this magic number and its fields.
+_ARCHIVE, _ENTRY = b"PK\x03\x04", 30
+# By version of the superblock, the position of the address at which the file ends.
+_END_ADDRESS = {0: 40, 1: 44, 2: 28, 3: 28}
+_HEAD_BYTES = 64
+
+
+def _is_cut(path: str, named: SaveName) -> bool:
+    """Returns whether a file of a save is only the beginning of what was written."""
+    if named.token is None or named.is_folder:
+        return False
+    if named.kind not in ("position", "callbacks"):
+        return named.kind != "unlisted" and _is_cut_hdf5(path)
+    head, _, token = _ends(path)
+    entry = head[_ENTRY:]
+    name = f"{named.kind}.json".encode()[: len(entry)]
+    return (
+        token is None
+        and head.startswith(_ARCHIVE[: len(head)])
+        and (entry.startswith(name))
+    )
+
+
+def _is_cut_hdf5(path: str) -> bool:
+    """Returns whether a file is the beginning of a longer HDF5 file, or is empty."""
+    head, size, token = _ends(path)
+    if token is not None or not head.startswith(_HDF5[: len(head)]):
+        return False
+    at = _END_ADDRESS.get(head[len(_HDF5)]) if len(head) > len(_HDF5) else 0
+    if at is None:
+        return False
+    return size < _HEAD_BYTES or size < int.from_bytes(head[at : at + 8], "little")
+
+
+def _ends(path: str) -> tuple[bytes, int, str | None]:
+    """Returns the first bytes of a file, its size, and its token if it is complete.
+
+    For a file that cannot be read, the bytes belong to no format.
+    """
+    try:
+        with paths.opened(path) as file:
+            head = file.read(_HEAD_BYTES)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - SIZE))
+            return head, size, token_in(file.read(SIZE))
+    except OSError:
+        return b"unreadable", 0, None
 
 
 def _is_ours(token: str | None, named: SaveName) -> bool:

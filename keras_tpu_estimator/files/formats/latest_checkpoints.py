@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import registry
-from keras_tpu_estimator.files.formats.latest_file import latest_checkpoint
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -133,7 +132,7 @@ def _wait_for_new(
     remaining_secs = float("inf") if timeout is None else timeout
     deadline = time.monotonic() + remaining_secs
     while True:
-        latest = latest_checkpoint(checkpoint_dir)
+        latest = location.latest_checkpoint(checkpoint_dir)
         if latest is not None and latest != last:
             return latest
         remaining_secs = deadline - time.monotonic()

@@ -10,8 +10,8 @@ from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import CheckpointLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import layouts, location
+from keras_tpu_estimator.files.directory.location import latest_checkpoint
 from keras_tpu_estimator.files.formats import registry
-from keras_tpu_estimator.files.formats.latest_file import latest_checkpoint
 from keras_tpu_estimator.files.formats.reader import (
     GLOBAL_STEP,
     ArraysReader,

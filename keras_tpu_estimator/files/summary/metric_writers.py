@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.hosts.restart_count import restarts
+from keras_tpu_estimator.base.hosts.parent_process import restarts
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import GrowingFile, growing
 from keras_tpu_estimator.files.summary import kinds

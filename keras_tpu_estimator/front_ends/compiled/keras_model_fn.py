@@ -39,9 +39,8 @@ from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     evaluation_metrics,
     training_metrics,
 )
-from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.front_end import FrontEnd, OfKerasModel
 from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd
-from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 
 class CompiledFrontEnd(KerasFrontEnd):

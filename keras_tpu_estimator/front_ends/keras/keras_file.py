@@ -26,8 +26,8 @@ from keras_tpu_estimator.export.served_model_fn import (
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.front_ends.front_end import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.front_end import KerasProgram
-from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 _WEIGHTS = ".weights.h5"
 _MODEL = ".keras"

@@ -24,11 +24,14 @@ from keras_tpu_estimator.engine.inputs.checks import check_array
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size, named_leaves
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
+from keras_tpu_estimator.front_ends.front_end import (
+    FrontEnd,
+    OfKerasModel,
+    front_end_of,
+)
 from keras_tpu_estimator.front_ends.keras_model.linked_copy import LinkedCopy
 from keras_tpu_estimator.front_ends.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.front_ends.keras_model.program_model import FOR_METRIC_FN
-from keras_tpu_estimator.front_ends.wrapped_model import OfKerasModel
 
 _WHOLE = sys.maxsize
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 
 _PACKAGES = (
     "tensorflow",

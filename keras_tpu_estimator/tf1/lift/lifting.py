@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.base.common.logs import warn_once
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.files.formats.latest_file import (
+from keras_tpu_estimator.files.directory.location import (
     latest_checkpoint,
 )
 from keras_tpu_estimator.files.formats.loading import load_variable

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.workflow.comparing import per_device
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
+from keras_tpu_estimator.base.common.user_code import SourceLine, is_of_user
 from keras_tpu_estimator.workflow.comparing.dataflow import INPUT, Operation
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.workflow.comparing.dataflow import INPUT, Dataflow, Operation
 
 Variables = frozenset[str]

@@ -1,12 +1,49 @@
-"""Tracebacks that show the user's code, without this package's frames around it."""
+"""The user's code: its files and lines, and tracebacks that show it."""
 
 import contextlib
+import os
+import sysconfig
 import types
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import keras
 
-from keras_tpu_estimator.base.common.user_files import is_of_user, part_of_package
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def is_of_user(file: str) -> bool:
+    """Returns whether a file belongs neither to a library nor to this package."""
+    parts = file.split(os.sep)
+    return not (
+        file.startswith((_OWN, *_LIBRARIES)) or any(name in parts for name in _PACKAGES)
+    )
+
+
+def part_of_package(file: str) -> str | None:
+    """Returns the file's path within this package, or `None` outside of it.
+
+    >>> part_of_package(__file__)
+    'base/common/user_code.py'
+    """
+    if not file.startswith(_OWN):
+        return None
+    return file.removeprefix(_OWN).replace(os.sep, "/")
+
+
+class SourceLine(NamedTuple):
+    """A line of the user's code: the path of the file, and the number of the line."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        # Paths below the current directory are relative.
+        path = os.path.relpath(self.file) if os.path.isabs(self.file) else ""
+        inside = path and not path.startswith(os.pardir)
+        return f"{path if inside else self.file}:{self.number}"
 
 
 class UserFrames(contextlib.ContextDecorator):
