@@ -162,7 +162,8 @@ if me == 1:
 try:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
     pathlib.Path("ready").touch()
-    signal.pause()
+    # `pause` would miss a signal that precedes it.
+    wait_for("nothing")
 finally:
     print("the end")
 """
