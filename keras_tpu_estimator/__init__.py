@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from keras_tpu_estimator import parts as _parts
 from keras_tpu_estimator.base.common import command_line as _command_line
 
-_command_line.answer_without_imports(__version__, _parts.COMMANDS)
+_command = _command_line.running_command(__version__, _parts.COMMANDS)
 
 from keras_tpu_estimator.base.common import backend as _backend
 from keras_tpu_estimator.base.common import lazy_names as _lazy_names
 from keras_tpu_estimator.base.common import registry as _registry
 
-_backend.import_keras()
+if _command in _parts.COMMANDS_WITHOUT_KERAS:
+    _backend.choose()
+else:
+    _backend.import_keras()
 _registry.offer(_parts.PARTS)
 
 if _TYPE_CHECKING:

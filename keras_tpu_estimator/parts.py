@@ -26,6 +26,8 @@ COMMANDS = {
     "compare": "shows whether two scripts train the same model, or where they differ",
     "port": "writes a TensorFlow 1 program as a Keras program",
 }
+# These only start processes, which import Keras themselves.
+COMMANDS_WITHOUT_KERAS = ("launch", "supervise")
 # The addresses of all parts by name.
 PARTS = {
     **{f"command {name}": f"{_PACKAGE}.{module}" for name, module in _MODULES.items()},

@@ -12,7 +12,7 @@ import jax
 import psutil
 import pytest
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.hosts import (
     forwarding,
     parent_process,
@@ -320,7 +320,7 @@ def test_invalid_commands_are_refused(arguments, message, capfd):
 
 
 def test_launch_is_refused_on_windows(monkeypatch):
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     with pytest.raises(NotImplementedError, match="`launch` is not.*Start the"):
         launch.main("launch", ["--processes", "2", "script.py"])
 

@@ -19,7 +19,7 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
 from keras_tpu_estimator.base.tracing.jaxprs import place_of_error
 from keras_tpu_estimator.base.tracing.variables import NoScopeError
-from keras_tpu_estimator.base.upstream import keras_layers, keras_names
+from keras_tpu_estimator.base.upstream import keras_layers, keras_state
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
 from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
@@ -181,7 +181,7 @@ def symbolic_model(
         specs,
     )
     try:
-        with keras_names.fresh_names(), keras_layers.masks_kept():
+        with keras_state.fresh_names(), keras_layers.masks_kept():
             spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
             return keras.Model(arrange(inputs), spec.predictions)
     except NoScopeError as error:

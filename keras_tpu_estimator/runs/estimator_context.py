@@ -25,7 +25,7 @@ from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.tracing.variables import fitting
-from keras_tpu_estimator.base.upstream import keras_distribution, keras_variables
+from keras_tpu_estimator.base.upstream import keras_state, keras_variables
 from keras_tpu_estimator.base.upstream.private_names import installed_version
 from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
@@ -176,7 +176,7 @@ class EstimatorContext:
         """Keeps Keras's variables off devices that this process may lack."""
         if self.mode_devices.machine is None:
             return contextlib.nullcontext()
-        return keras_distribution.without_distribution()
+        return keras_state.without_distribution()
 
     def metric_writer(
         self, directory: str | None = None, prefix: str = ""

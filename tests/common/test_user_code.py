@@ -6,9 +6,9 @@ import traceback
 import keras
 import pytest
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
-from keras_tpu_estimator.base.common.user_code import part_of_package
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.user_code import part_of_package
 
 X, Y = regression_data(examples=8)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory.state_file import (
     if_no_training,
@@ -91,7 +91,7 @@ def test_empty_directory_is_removed(tmp_path):
 
 
 def test_windows_locks_a_file_instead(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     monkeypatch.setattr(commit, "fcntl", None)
     monkeypatch.setitem(sys.modules, "msvcrt", windows.msvcrt())
     directory = tmp_path / "run"

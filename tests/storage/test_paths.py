@@ -9,7 +9,7 @@ from helpers import batches_of, estimator_of, linear, model_fn_of, regression_da
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.export import folders
 
@@ -173,7 +173,7 @@ def test_directories_are_made_if_the_store_has_them(shelf):
 )
 def test_reserved_names_of_windows_are_refused(monkeypatch, name, is_allowed):
     paths.check_name("`name`", name)
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     if is_allowed:
         paths.check_name("`name`", name)
     else:
@@ -182,7 +182,7 @@ def test_reserved_names_of_windows_are_refused(monkeypatch, name, is_allowed):
 
 
 def test_reserved_names_are_refused_before_training(monkeypatch):
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     with pytest.raises(ValueError, match="eval_a:b"):
         kte.EvalSpec(batches_of(X, Y), name="a:b")
     with pytest.raises(ValueError, match=r"Received: 'aux'"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.files.atomic import checksum, commit
 
@@ -34,7 +34,7 @@ def refusing(monkeypatch, name, times):
 
 @pytest.fixture
 def windows(monkeypatch):
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.storage import trusted
 
 
@@ -108,7 +108,7 @@ def test_others_may_not_add_names_to_a_cache(note, monkeypatch):
             trusted.check_cache(str(folder))
     with pytest.raises(FileNotFoundError):
         trusted.check_cache(str(folder / "nowhere"))
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     trusted.check_cache(str(folder))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.paths import check, is_url, located
 
@@ -123,7 +123,7 @@ def test_windows_paths_are_not_invalid_urls(path):
 @pytest.fixture
 def windows_paths(monkeypatch):
     """Makes `os.path` join URLs with backslashes, as on Windows."""
-    monkeypatch.setattr(machine, "IS_WINDOWS", True)
+    monkeypatch.setattr(system, "IS_WINDOWS", True)
     for name in ("join", "split", "dirname", "basename"):
         here, there = getattr(os.path, name), getattr(ntpath, name)
 

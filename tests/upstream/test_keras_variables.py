@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.upstream import keras_names, keras_variables
+from keras_tpu_estimator.base.upstream import keras_state, keras_variables
 
 
 class Peeking(keras.layers.Layer):
@@ -37,7 +37,7 @@ def test_stored_dtype_ignores_autocast(policy, seen):
 
 
 def test_stored_dtype_of_variables_without_a_value():
-    with keras_names.fresh_names(), keras.StatelessScope(initialize_variables=False):
+    with keras_state.fresh_names(), keras.StatelessScope(initialize_variables=False):
         variable = keras.Variable("zeros", shape=(2,), dtype="int32")
         assert keras_variables.stored_dtype(variable) == "int32"
 

@@ -23,7 +23,7 @@ from keras_tpu_estimator.base.tracing.array_trees import (
 )
 from keras_tpu_estimator.base.tracing.variable_classes import is_key
 from keras_tpu_estimator.base.tracing.variables import scope_for
-from keras_tpu_estimator.base.upstream import keras_names, keras_random
+from keras_tpu_estimator.base.upstream import keras_random, keras_state
 
 Tree = TypeVar("Tree")
 
@@ -176,7 +176,7 @@ def _parents(name: str) -> Parts:
 
 def _path(parents: Parts, leaf: Leaf) -> str:
     """Returns the path of the variable of an array, in the open scopes."""
-    inside = split_path(keras_names.name_path())
+    inside = split_path(keras_state.name_path())
     return leaf.path_below((*inside, *parents))
 
 

@@ -14,7 +14,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     current_scope,
     scope_for,
 )
-from keras_tpu_estimator.base.upstream import keras_names
+from keras_tpu_estimator.base.upstream import keras_state
 
 
 def trainable_variables() -> list[keras.Variable]:
@@ -156,8 +156,8 @@ def variable_scope(
         for part in parts:
             stack.enter_context(keras.name_scope(part))
         # The block "a/b" leaves the name "a" free, as in TensorFlow.
-        scope.blocks.add(keras_names.name_path())
-        keras_names.restart_names()
+        scope.blocks.add(keras_state.name_path())
+        keras_state.restart_names()
         stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
         yield
 
@@ -231,7 +231,7 @@ def unique_name(name: str) -> str:
     ...     return keras.layers.LayerNormalization(epsilon=1e-12, name=name)(x)
     """
     scope = scope_for("unique_name")
-    outer = keras_names.name_path()
+    outer = keras_state.name_path()
     while True:
         earlier = keras.backend.get_uid(name) - 1
         numbered = f"{name}_{earlier}" if earlier else name

@@ -26,13 +26,15 @@ def parse_command(
     return command
 
 
-def answer_without_imports(version: str, commands: Mapping[str, str]) -> None:
-    """Exits at once from `python -m keras_tpu_estimator`, unless a command follows.
+def running_command(version: str, commands: Mapping[str, str]) -> str | None:
+    """Returns the command if Python runs `python -m keras_tpu_estimator`.
 
-    The import of Keras takes seconds. While Python looks for the module of `-m`, the
-    first argument is '-m'.
+    It exits at once with the help, version or an error unless a command follows,
+    because the import of Keras takes seconds. While Python looks for the module of
+    `-m`, the first argument is '-m'.
     """
     name, *arguments = sys.argv or [""]
     command = ["-m", _PACKAGE, *arguments]
     if name == "-m" and sys.orig_argv[-len(command) :] == command:
-        parse_command(arguments, version, commands)
+        return parse_command(arguments, version, commands)
+    return None

@@ -1,9 +1,7 @@
-"""The devices of a program, the number of this process, and its system."""
+"""The devices of a program, and the number of this process."""
 
 import dataclasses
 import functools
-import os
-import socket
 from typing import Self
 
 import jax
@@ -64,24 +62,3 @@ class Machine:
     def platform(self) -> str:
         """The kind of the devices, such as "cpu"."""
         return self.first.platform
-
-
-# Windows lacks part of `os` and `signal`, and it neither renames nor deletes a
-# file that a program has open.
-IS_WINDOWS = os.name == "nt"
-
-
-def check_is_posix(what: str, instead: str) -> None:
-    """Raises a `NotImplementedError` on Windows.
-
-    The feature is the subject of a sentence, and `instead` is a sentence of advice.
-    """
-    if IS_WINDOWS:
-        raise NotImplementedError(f"{what} is not supported on Windows. {instead}")
-
-
-def free_port(host: str = "") -> int:
-    """Returns a port that is free on an address of this machine; by default, on all."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -11,6 +11,7 @@ import signal
 
 import jax
 
+from keras_tpu_estimator.base.common.system import RETRY_CODE
 from keras_tpu_estimator.base.hosts.store import Store
 
 
@@ -29,9 +30,6 @@ class HostError(RuntimeError):
 
 
 _FOLDER = "failed"
-# The exit code after a failure that a restart may repair: "temporary failure", as the
-# field's `sysexits.h` has it.
-RETRY_CODE = 75
 # Errors that depend on the arguments of a program more than on its storage.
 _OF_ARGUMENTS = (
     FileExistsError,

@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from keras_tpu_estimator.base.common.machine import free_port
-from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
+from keras_tpu_estimator.base.common.system import RETRY_CODE, free_port
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.joined_supervisors import JoinedSupervisors
 from keras_tpu_estimator.base.hosts.restarting import RestartPolicy, run_with_restarts

@@ -12,7 +12,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 
-from keras_tpu_estimator.base.common.machine import check_is_posix, free_port
+from keras_tpu_estimator.base.common.system import check_is_posix, free_port
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.detection import ADDRESS_VARIABLE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals

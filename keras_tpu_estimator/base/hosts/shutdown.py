@@ -16,12 +16,8 @@ from typing import Any, NoReturn, Self
 
 import jax
 
-from keras_tpu_estimator.base.hosts.failures import (
-    RETRY_CODE,
-    Problem,
-    code_of,
-    exit_code,
-)
+from keras_tpu_estimator.base.common.system import RETRY_CODE
+from keras_tpu_estimator.base.hosts.failures import Problem, code_of, exit_code
 from keras_tpu_estimator.base.hosts.store import Store
 
 # The time in which a process may end by itself after another one has failed.

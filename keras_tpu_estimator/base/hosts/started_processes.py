@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, TextIO
 
+from keras_tpu_estimator.base.common.system import RETRY_CODE
 from keras_tpu_estimator.base.hosts.detection import COUNT_VARIABLE, ID_VARIABLE
-from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.output_lines import lines_of
 

@@ -14,10 +14,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from keras_tpu_estimator.base.common.machine import check_is_posix
+from keras_tpu_estimator.base.common.system import RETRY_CODE, check_is_posix
 from keras_tpu_estimator.base.hosts import detection
 from keras_tpu_estimator.base.hosts.cluster import Cluster
-from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.job_leader import JobLeader
 from keras_tpu_estimator.base.hosts.joined_supervisors import JoinedSupervisors

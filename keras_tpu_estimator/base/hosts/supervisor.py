@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_tpu_estimator.base.hosts.failures import RETRY_CODE
+from keras_tpu_estimator.base.common.system import RETRY_CODE
 from keras_tpu_estimator.base.hosts.forwarding import ForwardedSignals
 from keras_tpu_estimator.base.hosts.started_processes import Outcome, StartedProcesses
 from keras_tpu_estimator.base.hosts.supervisor_connection import (

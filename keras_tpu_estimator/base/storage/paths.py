@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, BinaryIO
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import shared_files
 
@@ -33,7 +33,7 @@ def is_url(path: PathLike) -> bool:
 
 def with_slashes(url: str) -> str:
     """Returns a URL with slashes where `os.path.join` on Windows puts backslashes."""
-    return url.replace("\\", "/") if machine.IS_WINDOWS else url
+    return url.replace("\\", "/") if system.IS_WINDOWS else url
 
 
 def located(
@@ -237,7 +237,7 @@ def _kind(url: str) -> str | None:
 
 def check_name(what: str, name: str) -> None:
     """Checks that Windows, if used, does not reserve a file or folder name."""
-    if machine.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
+    if system.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
         raise ValueError(
             f"{what} must make a file name that Windows allows, without "
             '< > : " | ? * and without a dot or space at its end. Received: '

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 
 _T = TypeVar("_T")
 # Windows's IO_REPARSE_TAG_MOUNT_POINT.
@@ -35,7 +35,7 @@ def opened(path: str) -> BinaryIO:
     A named pipe is an empty file, because training must not wait for its writer.
     """
     # Opening a directory always fails.
-    if machine.IS_WINDOWS and os.path.isdir(path):
+    if system.IS_WINDOWS and os.path.isdir(path):
         return open(path, "rb")
     return _patiently(lambda: open(path, "rb", opener=without_waiting))
 
@@ -84,7 +84,7 @@ def left_if_in_use(path: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        if not machine.IS_WINDOWS:
+        if not system.IS_WINDOWS:
             raise
         _logger.warning(
             "%s cannot be deleted now, because another program has it open "
@@ -96,7 +96,7 @@ def left_if_in_use(path: str) -> Iterator[None]:
 
 def _patiently(act: Callable[[], _T]) -> _T:
     """Retries an action that Windows rejects while a program has a file open."""
-    if machine.IS_WINDOWS:
+    if system.IS_WINDOWS:
         for pause in _PAUSES:
             try:
                 return act()

@@ -9,7 +9,7 @@ keys in the same way.
 import os
 import stat
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.common.field_checks import directory_string
 from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.base.storage.paths import is_url
@@ -18,7 +18,7 @@ from keras_tpu_estimator.base.storage.paths import is_url
 def folder_string(name: str, value: object) -> str:
     """Returns a local folder, which may be missing, as a string; rejects URLs."""
     folder = directory_string(name, value)
-    machine.check_is_posix(
+    system.check_is_posix(
         f"{name}, a folder of compiled programs,",
         "Loading a program runs it, and only Linux and macOS report who may write "
         "to a file. Omit it, and set JAX_COMPILATION_CACHE_DIR instead.",
@@ -61,7 +61,7 @@ def check_cache(folder: str) -> None:
     A library reads the files of such a folder without checks. Windows does not report
     who may write there.
     """
-    if machine.IS_WINDOWS:
+    if system.IS_WINDOWS:
         return
     path = os.path.realpath(folder)
     _check(path, os.stat(path), may_add=False)

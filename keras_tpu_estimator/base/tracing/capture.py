@@ -43,10 +43,9 @@ from keras_tpu_estimator.base.tracing.variables import (
     VariableScope,
 )
 from keras_tpu_estimator.base.upstream import (
-    keras_distribution,
     keras_layers,
-    keras_names,
     keras_random,
+    keras_state,
     keras_variables,
 )
 
@@ -265,8 +264,8 @@ def capture(
 
     def in_scope(scope: VariableScope, args: tuple[PyTree, ...]) -> PyTree:
         with (
-            keras_names.fresh_names(taken_counts),
-            keras_distribution.without_distribution(),
+            keras_state.fresh_names(taken_counts),
+            keras_state.without_distribution(),
             keras_layers.masks_kept(),
             keras_layers.jax_functions_traced(names_in_layers),
             _seeded(seed),

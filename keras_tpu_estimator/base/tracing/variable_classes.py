@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.upstream import keras_names, keras_variables
+from keras_tpu_estimator.base.upstream import keras_state, keras_variables
 
 
 class KeyVariable(keras.Variable):
@@ -74,7 +74,7 @@ def without_value(path: str, **settings: Any) -> keras.Variable:
     `settings` are arguments of `keras.Variable`, such as its shape.
     """
     stateless = keras.StatelessScope(initialize_variables=False)
-    with keras_names.fresh_names(), stateless:
+    with keras_state.fresh_names(), stateless:
         variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
     keras_variables.set_path(variable, path)
     return variable

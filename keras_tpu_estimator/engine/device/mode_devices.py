@@ -17,7 +17,7 @@ from keras_tpu_estimator.base.common.pickling import fields_of
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores, own_cores
-from keras_tpu_estimator.base.upstream import keras_distribution
+from keras_tpu_estimator.base.upstream import keras_state
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
@@ -86,7 +86,7 @@ class ModeDevices:
         )
         layout_map = self.config.layout_map
         if layout_map is None:
-            layout_map = keras_distribution.current_layout_map()
+            layout_map = keras_state.current_layout_map()
         config = self.config
         return all_cores(
             per_replica, layout_map, config.shard_optimizer, mesh_machine, config.fsdp

@@ -23,7 +23,7 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.tracing import foreign_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, VariableScope
-from keras_tpu_estimator.base.upstream import keras_models, keras_names
+from keras_tpu_estimator.base.upstream import keras_models, keras_state
 from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.program.capturing import capture_over, enter
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
@@ -155,7 +155,7 @@ class TracedMetrics:
             self._values = {**self._values, **resumed}
         variables = self._store.variables
         scope = VariableScope(variables, self._values, {})
-        with keras_names.fresh_names(), scope:
+        with keras_state.fresh_names(), scope:
             self._result = self._call(tensors)
         variables.update(scope.new)
         self._values = scope.values

@@ -29,8 +29,8 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
 
 # Starting to stack takes as long as reading this number of single batches.
 _WORTH_STACKING = 64
-# `tf.data` copies each stack into new memory, which the system maps page by page. Larger
-# batches are copied faster one by one, into memory that is reused.
+# `tf.data` copies each stack into new memory, which the system maps page by page.
+# Larger batches are copied faster one by one, into memory that is reused.
 _MOST_STACKED_BYTES = 2**18
 # The assumed number of examples in batches of unknown size.
 _ANY_SIZE = 128

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
 from keras_tpu_estimator.base.storage.paths import is_url
@@ -58,7 +58,7 @@ class TakenError(Exception):
 
 def open_lock(directory: PathLike) -> int:
     """Opens a local directory, and returns a descriptor for `take_lock`."""
-    if not machine.IS_WINDOWS:
+    if not system.IS_WINDOWS:
         # This opens the directory itself, so that no file remains.
         return os.open(directory, os.O_RDONLY)
     path = os.path.join(os.fsdecode(directory), LOCK_FILE)
@@ -154,7 +154,7 @@ def publish(partial: str, path: str) -> None:
 
 def sync_directory(directory: str) -> None:
     """Flushes the file names of a directory to the disk."""
-    if machine.IS_WINDOWS:
+    if system.IS_WINDOWS:
         # Windows opens no directories, and NTFS has its own journal.
         return
     descriptor = os.open(directory or os.curdir, os.O_RDONLY)
@@ -229,7 +229,7 @@ def _created(path: str, token: str | None = None) -> tuple[str, int | None]:
     while True:
         name = f"{path}.{token or new_token()}{_END}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        if machine.IS_WINDOWS:
+        if system.IS_WINDOWS:
             os.close(descriptor)
             return name, None
         try:
@@ -245,7 +245,7 @@ def _created(path: str, token: str | None = None) -> tuple[str, int | None]:
 @contextlib.contextmanager
 def _abandoned(path: str) -> Iterator[bool]:
     """Yields whether no process writes a file, and prevents new writers."""
-    if machine.IS_WINDOWS:
+    if system.IS_WINDOWS:
         try:
             is_abandoned = _is_old(os.stat(path))
         except FileNotFoundError:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.base.common.shown import shortened
-from keras_tpu_estimator.base.upstream import keras_models, keras_names
+from keras_tpu_estimator.base.upstream import keras_models, keras_state
 
 _SETTINGS = ("run_eagerly", "steps_per_execution", "jit_compile")
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -54,7 +54,7 @@ class CompileArguments:
         """Compiles a model with these arguments; if a file cannot contain all of them,
         it warns with the reason, and the model has an optimizer but is not compiled.
         """
-        with keras_names.fresh_names():
+        with keras_state.fresh_names():
             optimizer = self.make_optimizer()
         model.compile(
             optimizer,

@@ -12,7 +12,7 @@ import keras
 from keras_tpu_estimator.base.common.types import MetricFn, PyTree
 from keras_tpu_estimator.base.tracing.analyses import are_added_to, varying
 from keras_tpu_estimator.base.tracing.variables import copying, scope_for
-from keras_tpu_estimator.base.upstream import keras_names
+from keras_tpu_estimator.base.upstream import keras_state
 from keras_tpu_estimator.front_ends.compiled.metric_update import SeparateScope
 from keras_tpu_estimator.front_ends.compiled.training_metrics import Result
 
@@ -93,7 +93,7 @@ def _added(
 
     def run(values: list[jax.Array]) -> PyTree:
         with (
-            keras_names.fresh_names(),
+            keras_state.fresh_names(),
             SeparateScope(dict(zip(paths, values, strict=True))) as scope,
             scope.copying(),
         ):

@@ -19,7 +19,7 @@ from keras_tpu_estimator.base.tracing.variables import (
     VariableScope,
     current_scope,
 )
-from keras_tpu_estimator.base.upstream import keras_layers, keras_models, keras_names
+from keras_tpu_estimator.base.upstream import keras_layers, keras_models, keras_state
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
     RecompiledModel,
@@ -135,7 +135,7 @@ class MetricUpdate:
         def update(values: ArraysByPath, tensors: PyTree) -> ArraysByPath:
             labels, outputs, weights = tensors
             counted = Counted(labels, masked(outputs, masks), weights)
-            with keras_names.fresh_names(), SeparateScope(values) as scope:
+            with keras_state.fresh_names(), SeparateScope(values) as scope:
                 model = RecompiledModel(training)
                 build(model, counted)
                 reads.update(_noting_reads(model, scope))

@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.base.upstream import keras_names, keras_random, keras_variables
+from keras_tpu_estimator.base.upstream import keras_random, keras_state, keras_variables
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
@@ -67,7 +67,7 @@ class TableVariables:
         """Creates the variables, without values."""
         # Values would be on one device, at this point or later.
         with (
-            keras_names.fresh_names(),
+            keras_state.fresh_names(),
             keras.StatelessScope(initialize_variables=False),
         ):
             for path in sorted(self.paths):

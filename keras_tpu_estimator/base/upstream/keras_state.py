@@ -1,4 +1,4 @@
-"""Automatic names of layers and variables, and name scopes.
+"""State of Keras for the whole process: automatic names, scopes, and the distribution.
 
 Keras numbers automatic names for the whole process, so that the same `model_fn` would
 have other variables in its second trace. In a block of this package the numbers start
@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.base.upstream.private_names import (
+    PrivateAttribute,
     PrivateName,
     UnsupportedVersionError,
     run_once_apart,
@@ -105,3 +106,32 @@ def _first_names() -> list[str]:
         with _fresh_names({}):
             names += [keras.layers.Layer().name for _ in range(count)]
     return names
+
+
+_LAYOUT_MAP = PrivateAttribute(
+    "holds the layouts of variables by patterns of their paths",
+    "keras.distribution.ModelParallel._layout_map",
+)
+
+
+def current_layout_map() -> keras.distribution.LayoutMap | None:
+    """Returns the layout map of the current distribution, if it has one."""
+    distribution = keras.distribution.distribution()
+    if not isinstance(distribution, keras.distribution.ModelParallel):
+        return None
+    return _LAYOUT_MAP.get(distribution)
+
+
+@contextlib.contextmanager
+def without_distribution() -> Iterator[None]:
+    """Disables Keras's distribution in a `with` block.
+
+    A distribution would put new variables on devices, and shard outputs of layers by
+    the rules for variables.
+    """
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(before)

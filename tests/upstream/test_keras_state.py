@@ -4,7 +4,7 @@ import keras
 import pytest
 from keras.src.backend.common import global_state
 
-from keras_tpu_estimator.base.upstream import keras_names
+from keras_tpu_estimator.base.upstream import keras_state
 
 
 def dense_name():
@@ -26,18 +26,18 @@ def number_of(name):
 
 def test_names_are_reset():
     dense_name()
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         assert [dense_name(), dense_name()] == ["dense", "dense_1"]
         assert keras.Variable(0.0).name == "variable"
         assert keras.optimizers.SGD().name == "sgd"
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         assert dense_name() == "dense"
 
 
 def test_names_continue_afterwards():
     dense_name()
     before = dense_name()
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         for _ in range(5):
             dense_name()
     assert number_of(dense_name()) == number_of(before) + 1
@@ -47,24 +47,24 @@ def test_names_continue_after_an_error():
     dense_name()
     before = dense_name()
     with pytest.raises(ZeroDivisionError):
-        with keras_names.fresh_names():
+        with keras_state.fresh_names():
             dense_name()
             raise ZeroDivisionError
     assert number_of(dense_name()) == number_of(before) + 1
 
 
 def test_name_resets_can_be_nested():
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         dense_name()
-        with keras_names.fresh_names():
+        with keras_state.fresh_names():
             assert dense_name() == "dense"
         assert dense_name() == "dense_1"
 
 
 def test_names_are_reset_in_a_cleared_session():
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         keras.backend.clear_session(free_memory=False)
-        with keras_names.fresh_names():
+        with keras_state.fresh_names():
             assert dense_name() == "dense"
         assert dense_name() == "dense"
 
@@ -80,14 +80,14 @@ def test_names_are_reset_in_a_cleared_session():
 )
 def test_used_names_are_skipped(taken, names):
     given = dict(taken)
-    with keras_names.fresh_names(given):
+    with keras_state.fresh_names(given):
         assert [dense_name(), dense_name()] == names
     assert given == taken
 
 
 def test_uninitialised_variables_are_discarded():
     before = list(uninitialised())
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         assert uninitialised() == []
         variable = made_without_value()
         assert [id(each) for each in uninitialised()] == [id(variable)]
@@ -95,15 +95,15 @@ def test_uninitialised_variables_are_discarded():
 
 
 def test_earlier_uninitialised_variables_are_kept():
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         outer = made_without_value()
-        with keras_names.fresh_names():
+        with keras_state.fresh_names():
             made_without_value()
         assert [id(each) for each in uninitialised()] == [id(outer)]
 
 
 def test_uninitialised_variables_of_a_block_stay_uninitialised():
-    with keras_names.fresh_names():
+    with keras_state.fresh_names():
         variable = made_without_value()
     with keras.StatelessScope():
         pass
@@ -112,6 +112,32 @@ def test_uninitialised_variables_of_a_block_stay_uninitialised():
 
 def test_path_of_open_name_scopes():
     with keras.name_scope("a"), keras.name_scope("b"):
-        assert keras_names.name_path() == "a/b"
+        assert keras_state.name_path() == "a/b"
         assert keras.Variable(0.0, name="c").path == "a/b/c"
-    assert keras_names.name_path() == ""
+    assert keras_state.name_path() == ""
+
+
+def test_layout_map_of_a_distribution():
+    assert keras_state.current_layout_map() is None
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
+    rules = keras.distribution.LayoutMap(mesh)
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=rules)
+    )
+    try:
+        assert keras_state.current_layout_map() is rules
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def test_block_has_no_distribution():
+    devices = keras.distribution.list_devices()
+    told = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    with told.scope():
+        with pytest.raises(ZeroDivisionError):
+            with keras_state.without_distribution():
+                assert keras.distribution.distribution() is None
+                assert keras.Variable(1.0)._layout is None
+                raise ZeroDivisionError
+        assert keras.distribution.distribution() is told
