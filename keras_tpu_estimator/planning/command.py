@@ -19,7 +19,7 @@ from keras_tpu_estimator.runs.call_receiver import receiving_calls
 from keras_tpu_estimator.tf1 import command
 
 # Options whose value may be the next argument.
-_WITH_VALUE = ("--topology", "--save", "--budget", "--keep", "--vary")
+_WITH_VALUE = ("--topology", "--slices", "--save", "--budget", "--keep", "--vary")
 
 _EPILOG = """\
 Options, except -h and -m, may also follow SCRIPT. Those after -- belong to it.
@@ -52,6 +52,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, separated "
         "by commas or each with --topology, are shown side by side",
+    )
+    parser.add_argument(
+        "--slices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the number of slices of each TPU topology, as in 2xv5e:16x16",
     )
     parser.add_argument(
         "--quick",
@@ -111,7 +118,12 @@ def main(name: str, arguments: Sequence[str]) -> int:
         )
     # TensorFlow's logs would hide the table.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    names = [name for listed in options.topology for name in listed.split(",")]
+    slices = f"{options.slices}x" if options.slices != 1 else ""
+    names = [
+        f"{slices}{name.strip()}"
+        for listed in options.topology
+        for name in listed.split(",")
+    ]
     try:
         targets = topologies.parse_each(names)
         run_script = command.run if _is_tf1(options) else sources.run

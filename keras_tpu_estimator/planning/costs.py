@@ -29,7 +29,7 @@ class Roofline:
     Attributes:
         compute: For floating point operations, in bfloat16.
         memory: For transfers between the chip and its main memory.
-        network: For transfers to other cores.
+        network: For transfers to other cores of the slice.
         compiler: The compiler's estimate without the network; `None` if missing.
 
     Example:
@@ -199,7 +199,8 @@ def step_cost(
         )
     if step and not kernels:
         flops = work.flops(step) * share + work.flops(parts.outside) / steps
-        total = sum(collective.sent for collective in sent)
+        # The speed of the network between slices depends on their hosts.
+        total = sum(amount.sent for amount in sent if amount.kind != work.TO_SLICE)
         limits = roofline(topology.chip, flops, moved or 0.0, total, cycles)
     return StepCost(
         flops,
@@ -262,5 +263,6 @@ def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
 def _is_callback(instruction: Instruction) -> bool:
     # A TPU exchanges tensors with its host; other devices call a library.
     if instruction.opcode in ("send", "recv"):
-        return instruction.attribute("is_host_transfer") == "true"
+        is_to_host = instruction.attribute("is_host_transfer") == "true"
+        return is_to_host and not instruction.is_between_slices
     return "python" in instruction.target and instruction.target.endswith("callback")

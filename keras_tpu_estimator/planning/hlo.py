@@ -188,6 +188,11 @@ class Instruction:
         return match[1] if match else ""
 
     @property
+    def is_between_slices(self) -> bool:
+        """Whether it exchanges tensors with another TPU slice."""
+        return self.opcode in ("send", "recv") and "xla_megascale" in self.text
+
+    @property
     def cycles(self) -> float | None:
         """The compiler's estimate: infinite if XLA marks it as missing; `None` for
         instructions without one, which take no time.

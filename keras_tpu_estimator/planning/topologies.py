@@ -59,6 +59,9 @@ _EXPECTED = (
     f"Pass one of the kinds {', '.join(CHIPS)} with a shape or a size, "
     "such as 'v5e:4x4', 'v5litepod-16' or 'v4-32'."
 )
+# The number of slices before the name of one.
+_SLICES = re.compile(r"\s*(\d+)\s*x\s*(?=[a-z]|7x)", re.IGNORECASE)
+_MOST_SLICES = 256
 _HOST = (2, 2)
 # A topology of one of these shapes is a single host.
 _LONE_HOSTS = ((1, 1), (2, 4))
@@ -158,17 +161,24 @@ class TpuTopology:
     """Connected TPU chips of one kind, and their hosts.
 
     Attributes:
-        shape: The number of chips along each axis, which must be that of a slice.
+        shape: The number of chips of a slice along each axis.
+        slices: The number of slices, which a slower network connects. Defaults to 1.
     """
 
     chip: Chip
     shape: tuple[int, ...]
+    slices: int = 1
 
     def __post_init__(self) -> None:
         if self.shape not in shapes(self.chip.kind):
             raise ValueError(
                 f"No {self.chip.kind} has {_written(self.shape)} chips. "
                 f"{_expected(self.chip.kind)}"
+            )
+        if not 1 <= self.slices <= _MOST_SLICES:
+            raise ValueError(
+                f"A job must have 1 to {_MOST_SLICES} slices. Received: {self.slices}. "
+                "Pass a number such as 2."
             )
 
     @property
@@ -178,13 +188,19 @@ class TpuTopology:
 
     @property
     def name(self) -> str:
-        """The canonical name, such as "v5e:4x4"."""
+        """The canonical name, such as "v5e:4x4", or "2xv5e:4x4" for two slices."""
+        slices = f"{self.slices}x" if self.slices > 1 else ""
+        return f"{slices}{self.slice_name}"
+
+    @property
+    def slice_name(self) -> str:
+        """The canonical name of one slice."""
         return f"{self.chip.kind}:{_written(self.shape)}"
 
     @property
     def num_chips(self) -> int:
         """The number of chips of all hosts."""
-        return math.prod(self.shape)
+        return math.prod(self.shape) * self.slices
 
     @property
     def num_cores(self) -> int:
@@ -215,6 +231,8 @@ class TpuTopology:
         options: dict[str, object] = {"chips_per_host_bounds": bounds}
         if self.chip.cores < self.chip.tensor_cores:
             options["chip_config_name"] = "megacore"
+        if self.slices > 1:
+            options["num_slices"] = self.slices
         return options
 
     @property
@@ -229,13 +247,13 @@ class TpuTopology:
 
     def of_one_host(self) -> Self:
         """Returns the chips of one host, which predicts separately."""
-        return dataclasses.replace(self, shape=self.host_shape)
+        return dataclasses.replace(self, shape=self.host_shape, slices=1)
 
     def machine(self) -> Machine:
         """Returns its devices, which need not exist, or raises `ModuleNotFoundError` if
         the TPU compiler is not installed.
         """
-        return Machine(libtpu_devices(self.name, **self.options))
+        return Machine(libtpu_devices(self.slice_name, **self.options))
 
 
 def parse(name: str) -> DeviceTopology:
@@ -245,21 +263,29 @@ def parse(name: str) -> DeviceTopology:
     Args:
         name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or an accelerator
             type of Cloud TPU, such as "v5litepod-16" or "v4-32", or GPUs, such as
-            "h100:1x8".
+            "h100:1x8". A number and "x" before the kind of TPU is that of slices, as in
+            "2xv5e:16x16".
     """
     if not isinstance(name, str):
         raise TypeError(
             f"`topology` must be a string. Received: {shown(name)}. Pass a name "
             "such as 'v5e:4x4'."
         )
-    of_gpus = gpus.parse(name)
+    slices = _SLICES.match(name)
+    slice_name = name[slices.end() :] if slices else name
+    of_gpus = gpus.parse(slice_name)
     if of_gpus is not None:
+        if slices:
+            raise ValueError(
+                f"Only TPUs have slices. Received: {name!r}. Pass the number of hosts "
+                "and of their GPUs, as in 'h100:2x8'."
+            )
         return of_gpus
-    kind, size = _split(name)
+    kind, size = _split(slice_name)
     topology = _by_name(kind).get(size) if kind else None
     if topology is None:
         raise ValueError(_unknown(name, kind, size))
-    return topology
+    return dataclasses.replace(topology, slices=int(slices[1])) if slices else topology
 
 
 def parse_each(names: Sequence[str]) -> tuple[DeviceTopology, ...]:

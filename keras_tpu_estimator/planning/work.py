@@ -55,7 +55,9 @@ KINDS = (
     "collective-permute",
     "ragged-all-to-all",
     "collective-broadcast",
+    "send to another slice",
 )
+TO_SLICE = KINDS[-1]
 _GROUPS = re.compile(
     r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\]<=|"
     r"mesh\[([^\]]*)\] \{(.*?)\})"
@@ -364,6 +366,8 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
     identities = set()
     for run in runs:
         kind = run.instruction.opcode.removesuffix("-start")
+        if kind == "send" and run.instruction.is_between_slices:
+            yield TO_SLICE, run
         if kind not in KINDS:
             continue
         if _is_scattered(run):
@@ -423,7 +427,7 @@ def _group_size(text: str, cores: int) -> int:
 
 
 def _sent_share(kind: str, size: int) -> float:
-    if kind in ("collective-permute", "ragged-all-to-all"):
+    if kind in ("collective-permute", "ragged-all-to-all", TO_SLICE):
         return 1.0
     return (2 if kind == "all-reduce" else 1) * (size - 1) / size
 

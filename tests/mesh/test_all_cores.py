@@ -40,7 +40,7 @@ def mesh_of(hosts_of_replicas):
     ],
 )
 def test_hosts_of_a_replica(replicas, hosts, expected):
-    assert _hosts_per_replica(mesh_of(replicas), "batch", hosts) == expected
+    assert _hosts_per_replica(mesh_of(replicas), ("batch",), hosts) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_hosts_of_a_replica(replicas, hosts, expected):
 )
 def test_hosts_that_share_only_some_replicas_are_refused(replicas, hosts):
     with pytest.raises(ValueError, match="must have complete hosts"):
-        _hosts_per_replica(mesh_of(replicas), "batch", hosts)
+        _hosts_per_replica(mesh_of(replicas), ("batch",), hosts)
 
 
 def half() -> Machine:

@@ -83,9 +83,11 @@ def test_option_without_its_value_after_the_script(plan, capfd):
 def test_options_before_the_script(tmp_path, capfd):
     script = tmp_path / "script.py"
     script.write_text(TRAINS)
-    before = ["--quick", "--topology", "v5e:2x2"]
+    before = ["--quick", "--topology", "v5e:2x2", "--slices", "2"]
     assert main(["plan", *before, str(script)]) == 0
-    assert "cycles, by the compiler" not in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "cycles, by the compiler" not in out
+    assert "2xv5e:2x2" in out
 
 
 def test_a_notebook(tmp_path, capfd):
@@ -232,6 +234,7 @@ def test_no_call(plan):
     [
         (["plan", "{script}", "--topology", "v5e:3x3"], "Unknown TPU topology"),
         (["plan", "{script}"], "--topology"),
+        (["plan", "x.py", "--topology", "v5e:2x2", "--slices", "0"], "1 to 256 slices"),
         (["plan", "missing.py", "--topology", "v5e:2x2"], "missing.py"),
         (["info", "{script}", "--topology", "v5e:2x2"], "unrecognized"),
     ],

@@ -33,6 +33,10 @@ _OF_LIBTPU = ("JAX_PLATFORMS", "TPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
         ("v5e-1", "v5e:1x1", 1, 1),
         ("v5litepod-8", "v5e:2x4", 8, 1),
         ("v5e:16x16", "v5e:16x16", 256, 64),
+        ("2xv5e:16x16", "2xv5e:16x16", 512, 128),
+        ("3 x V5LitePod-16", "3xv5e:4x4", 48, 12),
+        ("1xv5e:4x4", "v5e:4x4", 16, 4),
+        ("2x7x:2x2x1", "2xtpu7x:2x2x1", 16, 2),
         # Two TensorCores of a chip, which work as one.
         ("v4-8", "v4:2x2x1", 4, 1),
         ("v4-32", "v4:2x2x4", 16, 4),
@@ -90,6 +94,23 @@ def test_libtpu_supports_the_smallest_and_the_largest_slice(kind):
         assert len(topology.machine().devices) == topology.num_cores
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("0xv5e:4x4", "1 to 256 slices"), ("2xh100:1x8", "Only TPUs have slices")],
+)
+def test_impossible_slices(name, said):
+    with pytest.raises(ValueError, match=said):
+        topologies.parse(name)
+
+
+def test_slices_have_their_own_devices():
+    topology = topologies.parse("2xv5e:2x2")
+    machine = topology.machine()
+    assert machine.slices == (0,) * 4 + (1,) * 4
+    assert machine.num_hosts == topology.num_hosts == 2
+    assert topology.of_one_host() == topologies.parse("v5e:2x2")
+
+
 def test_one_host_is_a_topology():
     topology = topologies.parse("v5e:4x4").of_one_host()
     assert topology.name == "v5e:2x2"
@@ -103,6 +124,7 @@ def test_one_host_is_a_topology():
         ("v5e:4x5", "Did you mean 'v5e:4x4'.* shapes 1x1, 2x2, 2x4"),
         ("v5e:8x4", "Did you mean 'v5e:4x8'"),
         ("v4-12", "Did you mean 'v4-(8|16)'.*number of TensorCores"),
+        ("2xv5e:4x5", "Did you mean 'v5e:4x4'"),
         ("v5e-12", "Did you mean 'v5litepod-(8|16)'.*number of chips"),
         ("v4:2x2", "Did you mean 'v4:2x2x1'"),
         ("v6litepods-16", "Pass one of the shapes"),

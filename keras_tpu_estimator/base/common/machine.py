@@ -58,6 +58,17 @@ class Machine:
         """The number of processes."""
         return len({device.process_index for device in self.devices})
 
+    @functools.cached_property
+    def slices(self) -> tuple[int, ...]:
+        """The number of each device's TPU slice, whose chips have their own network.
+
+        Other devices are in one slice.
+        """
+        return tuple(
+            getattr(device, "slice_index", None) or 0 if device.platform == "tpu" else 0
+            for device in self.devices
+        )
+
     @property
     def platform(self) -> str:
         """The kind of the devices, such as "cpu"."""

@@ -1,6 +1,8 @@
 """The cores of a Keras distribution, or of the machine."""
 
+import collections
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +20,7 @@ from keras_tpu_estimator.base.mesh.variable_layout import (
     rules_of,
 )
 
-_BATCH = "batch"
+_SLICE, _BATCH = "slice", "batch"
 
 
 def all_cores(
@@ -41,22 +43,25 @@ def all_cores(
     """
     used_machine = machine or Machine.from_jax()
     distribution = keras.distribution.distribution()
-    batch_axis = _BATCH
+    batch_axes: tuple[str, ...] = (_BATCH,)
     sizes = None
-    if distribution is None and per_replica > 1:
-        mesh, sizes = _mesh(per_replica, used_machine), {MODEL_AXIS: per_replica}
+    if distribution is None and len({*used_machine.slices}) > 1:
+        batch_axes = (_SLICE, _BATCH)
+    if distribution is None and (per_replica > 1 or len(batch_axes) > 1):
+        mesh = _mesh(per_replica, used_machine, batch_axes)
+        sizes = {MODEL_AXIS: per_replica} if per_replica > 1 else {}
     else:
         distribution = distribution or keras.distribution.DataParallel(
             devices=[*used_machine.devices], auto_shard_dataset=False
         )
         _check_kind(distribution)
-        batch_axis = distribution.batch_dim_name
+        batch_axes = (distribution.batch_dim_name,)
         device_mesh = distribution.device_mesh
         mesh = (
             device_mesh.backend_mesh if machine is None else _on(machine, device_mesh)
         )
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, fsdp, used_machine)
+    return _of_mesh(mesh, batch_axes, sizes, rules, shard_optimizer, fsdp, used_machine)
 
 
 def _on(
@@ -93,26 +98,27 @@ def _check_kind(distribution: object) -> None:
 
 def _of_mesh(
     mesh: jax.sharding.Mesh,
-    batch_axis: str,
+    batch_axes: tuple[str, ...],
     sizes: Mapping[str, int] | None,
     rules: Rules | None,
     shard_optimizer: bool,
     fsdp: bool,
     machine: Machine,
 ) -> Cores:
-    """Returns the cores of a mesh that has one axis of replicas.
+    """Returns the cores of a mesh.
 
     Args:
+        batch_axes: The axes of replicas. Variables are sharded over the last one.
         sizes: The other axes by the names of layouts, and their sizes. Defaults to
             those of the mesh.
     """
-    replicas = mesh.shape[batch_axis]
+    replicas = math.prod(mesh.shape[axis] for axis in batch_axes)
     topology = Topology(
         num_replicas=replicas,
         num_hosts=machine.num_hosts,
         host_index=machine.host,
         cores_per_replica=mesh.size // replicas,
-        hosts_per_replica=_hosts_per_replica(mesh, batch_axis, machine.num_hosts),
+        hosts_per_replica=_hosts_per_replica(mesh, batch_axes, machine.num_hosts),
     )
     if rules and topology.cores_per_replica == 1 and not fsdp:
         raise ValueError(
@@ -124,19 +130,19 @@ def _of_mesh(
     if mesh.size == 1:
         device = mesh.devices.flat[0]
         return dataclasses.replace(ONE_CORE, topology=topology, device=device)
-    model_axes = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
+    model_axes = tuple(axis for axis in mesh.axis_names if axis not in batch_axes)
     layout = None
     if model_axes or shard_optimizer or fsdp:
         if sizes is None:
             sizes = {axis: mesh.shape[axis] for axis in model_axes}
         layout = VariableLayout(
             tuple(sizes.items()),
-            (batch_axis, replicas),
+            (batch_axes[-1], mesh.shape[batch_axes[-1]]),
             rules,
             shard_optimizer,
             fsdp,
         )
-    axes = (batch_axis,) if replicas > 1 else ()
+    axes = batch_axes if replicas > 1 else ()
     return Cores(
         topology,
         mesh,
@@ -147,37 +153,54 @@ def _of_mesh(
     )
 
 
-def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
-    """Returns a mesh of replicas with several cores each.
+def _mesh(
+    per_replica: int, machine: Machine, batch_axes: tuple[str, ...]
+) -> jax.sharding.Mesh:
+    """Returns a mesh of replicas with several cores each, or on several slices.
 
     The cores of a replica have axes of size two, because each dimension of an input may
     be split over some of them.
     """
+    sizes = collections.Counter(machine.slices)
+    per_slice = machine.slices.count(machine.slices[0])
+    is_even = {*sizes.values()} == {per_slice} and per_slice % per_replica == 0
+    is_sorted = list(machine.slices) == sorted(machine.slices)
+    if len(sizes) > 1 and not (is_even and is_sorted):
+        raise ValueError(
+            "The slices of a job must have equal numbers of devices, in their order, "
+            f"and complete replicas of {per_replica} cores. Received slices of "
+            f"{[*sizes.values()]} devices. Use slices of one topology, or change "
+            "num_cores_per_replica."
+        )
     # JAX creates this attribute on import.
-    if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
+    if per_replica > 1 and not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         raise ValueError(
             "Models are sharded over several cores by JAX's Shardy "
             "partitioner. Received: jax_use_shardy_partitioner=False. Leave it "
             "on, or set num_cores_per_replica=None."
         )
     twos = per_replica.bit_length() - 1
-    devices = np.array(machine.devices).reshape(-1, *[2] * twos)
+    outer = (len(sizes),) if len(batch_axes) > 1 else ()
+    devices = np.array(machine.devices).reshape(*outer, -1, *[2] * twos)
     return jax.sharding.Mesh(
         devices,
-        (_BATCH, *map(_part, range(twos))),
-        axis_types=(jax.sharding.AxisType.Auto,) * (twos + 1),
+        (*batch_axes, *map(_part, range(twos))),
+        axis_types=(jax.sharding.AxisType.Auto,) * devices.ndim,
     )
 
 
-def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int) -> int:
+def _hosts_per_replica(
+    mesh: jax.sharding.Mesh, batch_axes: tuple[str, ...], num_hosts: int
+) -> int:
     """Returns the number of hosts of each replica, or raises a `ValueError`.
 
     Each host must have complete replicas, or be one of the hosts of a single replica.
     """
     if len(hosts_of(mesh)) == 1:
         return 1
-    axis = mesh.axis_names.index(batch_axis)
-    replicas = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.shape[batch_axis], -1)
+    numbers = [mesh.axis_names.index(axis) for axis in batch_axes]
+    devices = np.moveaxis(mesh.devices, numbers, range(len(numbers)))
+    replicas = devices.reshape(math.prod(devices.shape[: len(numbers)]), -1)
     hosts = [sorted({d.process_index for d in replica}) for replica in replicas]
     count = len(hosts[0])
     per_host = max(1, len(hosts) * count // num_hosts)

@@ -23,7 +23,6 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 )
 from keras_tpu_estimator.base.mesh.variable_layout import VariableLayout
 
-_BATCH = "batch"
 # With fewer replicas, XLA also replaces two scatters.
 _LEAST_IN_TWO = 16
 
@@ -39,7 +38,8 @@ class Cores:
         topology: The number of replicas, and the hosts that feed them.
         mesh: The mesh of the cores; `None` for one core.
         device: The device of one core; `None` for this process's first device.
-        axes: The mesh axes that the batch is split over; none for one replica.
+        axes: The mesh axes that the batch is split over, that of slices first; none for
+            one replica.
         model_axes: The mesh axes of the cores of a replica; none for one core.
         layout: The sharding of variables over the cores of a replica; `None`
             if each core has complete variables.
@@ -118,7 +118,11 @@ class Cores:
             if name in axes:
                 dtype = replica_context.dtype_of_sum(variable.dtype, self.platform)
                 shards[path] = ReplicaShards(
-                    self.axes, axes.index(name), dtype, self._scatter_in_two
+                    (name,),
+                    axes.index(name),
+                    dtype,
+                    self._scatter_in_two,
+                    tuple(axis for axis in self.axes if axis != name),
                 )
         return shards
 
@@ -129,12 +133,9 @@ class Cores:
         It does so on TPU slices such as v5e:4x4 and v5p:4x4x4, and sends twice as much.
         It keeps two scatters, over half of the replicas and over pairs.
         """
-        sizes = [size for _, size in self.axis_sizes]
+        _, replicas = self.axis_sizes[-1]
         return (
-            self.platform == "tpu"
-            and len(sizes) == 1
-            and sizes[0] >= _LEAST_IN_TWO
-            and sizes[0] % 2 == 0
+            self.platform == "tpu" and replicas >= _LEAST_IN_TWO and replicas % 2 == 0
         )
 
     @property

@@ -233,12 +233,15 @@ class ReplicaShards:
         dtype: The dtype in which gradients are summed; `None` for at least float32.
         in_two: Whether gradients are scattered first over every second replica, and
             then over pairs.
+        slices: The axes of TPU slices, each of which has all shards. Only sums of
+            shards cross the slow network between slices.
     """
 
     axes: tuple[str, ...]
     dimension: int
     dtype: jax.typing.DTypeLike | None = None
     in_two: bool = False
+    slices: tuple[str, ...] = ()
 
     @property
     def spec(self) -> PartitionSpec:
@@ -300,7 +303,7 @@ class ReplicaShards:
                 axis_index_groups=groups,
                 tiled=True,
             )
-        return x
+        return jax.lax.psum(x, self.slices) if self.slices else x
 
     def _groups(self) -> list[list[list[int]] | None]:
         """Returns the groups of replicas of each scatter, `None` for one group."""

@@ -23,7 +23,7 @@ class VariableLayout:
 
     Attributes:
         sizes: The names and sizes of the axes of a replica's cores.
-        replicas: The name and size of the axis of replicas.
+        replicas: The name and size of the axis of replicas, those of a slice.
         rules: Patterns for complete paths, with an axis or `None` for each dimension.
             Without rules, large variables are split along their largest dimension.
         optimizer_is_sharded: Whether optimizer state is also sharded over replicas.
