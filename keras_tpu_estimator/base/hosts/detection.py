@@ -309,7 +309,7 @@ def _ray_context() -> Any:
     context = None
     # Ray Train raises errors of several types outside its workers.
     with contextlib.suppress(Exception):
-        context = None if train is None else train.get_ray_context()
+        context = None if train is None else train.get_context()
         if context is not None and context.get_world_rank() is None:
             return None
     return context
