@@ -18,10 +18,7 @@ from keras_tpu_estimator.base.common import backend as _backend
 from keras_tpu_estimator.base.common import lazy_names as _lazy_names
 from keras_tpu_estimator.base.common import registry as _registry
 
-if _command in _parts.COMMANDS_WITHOUT_KERAS:
-    _backend.choose()
-else:
-    _backend.import_keras()
+_backend.import_keras(is_used=_command not in _parts.COMMANDS_WITHOUT_KERAS)
 _registry.offer(_parts.PARTS)
 
 if _TYPE_CHECKING:

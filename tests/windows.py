@@ -90,7 +90,7 @@ def install() -> None:
     # `shutil` then removes files by full paths.
     shutil._use_fd_functions = False
     _restrict_files()
-    system = importlib.import_module("keras_tpu_estimator.base.common.machine")
+    system = importlib.import_module("keras_tpu_estimator.base.common.system")
     system.IS_WINDOWS = True
 
 

@@ -21,19 +21,11 @@ _WITHOUT_TPU = {
 _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
-def import_keras() -> None:
-    """Imports Keras on JAX, or raises a `RuntimeError` if another backend is chosen."""
-    choose()
-    shown = waiting.showing("Importing Keras and JAX ...")
-    with _without_collection(), shown:
-        importlib.import_module("keras")
-    if not _may_have_tpu():
-        for name, value in _WITHOUT_TPU.items():
-            os.environ.setdefault(name, value)
+def import_keras(is_used: bool = True) -> None:
+    """Imports Keras on JAX, or raises a `RuntimeError` if another backend is chosen.
 
-
-def choose() -> None:
-    """Chooses JAX for this process and its children, or raises a `RuntimeError`."""
+    If it is not used, it is imported only by child processes, on JAX.
+    """
     if "keras" in sys.modules:
         backend = sys.modules["keras"].config.backend()
         what_to_do = (
@@ -49,6 +41,14 @@ def choose() -> None:
             f"{backend!r}. Set the environment variable KERAS_BACKEND=jax, or "
             f"{what_to_do}."
         )
+    if not is_used:
+        return
+    shown = waiting.showing("Importing Keras and JAX ...")
+    with _without_collection(), shown:
+        importlib.import_module("keras")
+    if not _may_have_tpu():
+        for name, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
 
 
 def _may_have_tpu() -> bool:
