@@ -290,8 +290,8 @@ def test_orphaned_children_are_not_waited_for(run):
 
 
 def test_processes_do_not_inherit_a_joined_cluster(run, monkeypatch):
-    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 2 0")
-    _, out, _ = run(f"print(os.environ.get('{parent_process.VARIABLE}'))")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "1,10.0.0.1:8476 2 0")
+    _, out, _ = run(f"print(os.environ.get('{parent_process.PLACES_VARIABLE}'))")
     assert lines_of(0, out) == lines_of(1, out) == ["None"]
 
 

@@ -196,7 +196,6 @@ def _search_options(options: argparse.Namespace) -> SearchOptions | None:
         PermissionError: Other users may write to the folder of plans.
     """
     of_search = options.vary or options.keep or options.budget != float("inf")
-    others = options.save or options.quick
     if not options.search:
         if of_search:
             raise ValueError(
@@ -204,7 +203,7 @@ def _search_options(options: argparse.Namespace) -> SearchOptions | None:
                 "it. Add it, or omit them."
             )
         return None
-    if others:
+    if options.save or options.quick:
         raise ValueError(
             "--search must not be combined with --save or --quick. Received: both. "
             "Write its best options into the script, and plan that."

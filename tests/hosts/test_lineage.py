@@ -19,7 +19,7 @@ sys.stdout.flush()
 @pytest.fixture(autouse=True)
 def marked(monkeypatch):
     """The environment after this process has joined a cluster."""
-    monkeypatch.delenv(parent_process.VARIABLE, raising=False)
+    monkeypatch.delenv(parent_process.PLACES_VARIABLE, raising=False)
     assert parent_process.parent_clusters() == []
     parent_process.mark([*PLACES, Cluster()])
     yield
@@ -44,4 +44,4 @@ def test_child_processes_may_not_join():
     )
     assert done.stdout == f"{PLACES}\n"
     parent_process.unmark()
-    assert parent_process.VARIABLE not in os.environ
+    assert parent_process.PLACES_VARIABLE not in os.environ

@@ -37,7 +37,7 @@ def fake_jax(monkeypatch):
     monkeypatch.setattr(Membership, "begin", lambda self: None)
     monkeypatch.setattr(this_process, "_settled", None)
     # Restored at the end, independently of its value then.
-    monkeypatch.setenv(parent_process.VARIABLE, "")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "")
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
     monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: fake.joined)
     monkeypatch.setattr(jax_clusters, "devices_are_in_use", lambda: False)
@@ -186,7 +186,7 @@ def test_servers_are_not_queried(fake_jax, monkeypatch):
 @pytest.fixture
 def child(fake_jax, monkeypatch):
     """A child of process 1 of four."""
-    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 4 1")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "1,10.0.0.1:8476 4 1")
 
 
 @pytest.mark.usefixtures("child")
@@ -207,7 +207,7 @@ def test_child_does_not_join(given, fake_jax, launched):
 def test_child_with_tf_config_does_not_join(fake_jax, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["10.0.0.1:8476", "w:1", "w:2"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
-    monkeypatch.setenv(parent_process.VARIABLE, "1,c:1 4 1")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "1,c:1 4 1")
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
 
@@ -242,13 +242,13 @@ def test_estimator_joins(monkeypatch):
 
 def test_children_see_that_the_parent_has_joined(fake_jax, launched):
     kte.initialize("10.0.0.1:9999", 2, 1)
-    _, *taken = os.environ[parent_process.VARIABLE].split(",")
+    _, *taken = os.environ[parent_process.PLACES_VARIABLE].split(",")
     assert taken == ["10.0.0.1:9999 2 1", "10.0.0.1:8476 4 1"]
 
 
 def test_explicit_single_process_is_also_marked(fake_jax, launched):
     kte.initialize(num_processes=1)
-    assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+    assert os.environ[parent_process.PLACES_VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
 
 def test_tf_config_is_joined(fake_jax, monkeypatch):
@@ -384,11 +384,11 @@ def test_child_of_a_single_process_is_single(fake_jax, monkeypatch):
     with pytest.raises(RuntimeError, match="without RANK"):
         kte.initialize()
     kte.initialize(num_processes=1)
-    process, *places = os.environ[parent_process.VARIABLE].split(",")
+    process, *places = os.environ[parent_process.PLACES_VARIABLE].split(",")
     assert (process, places) == (str(os.getpid()), [])
     # In a child process:
     this_process.settle(None)
-    monkeypatch.setenv(parent_process.VARIABLE, "1")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "1")
     kte.initialize()
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
@@ -398,7 +398,7 @@ def test_children_of_mpi_do_not_start_mpi(fake_jax, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setattr(jax_clusters, "mpi4py_launcher", lambda: 1 / 0)
-    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 4 1")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "1,10.0.0.1:8476 4 1")
     kte.initialize()
     assert starting.known_cluster() == Cluster(*_HERE)
     assert not fake_jax.calls

@@ -17,7 +17,7 @@ HERE = ("10.0.0.1:8476", 4, 1)
 def joined(store, monkeypatch):
     """Simulates a call of `jax.distributed.initialize`."""
     monkeypatch.setattr(this_process, "_settled", None)
-    monkeypatch.setenv(parent_process.VARIABLE, "")
+    monkeypatch.setenv(parent_process.PLACES_VARIABLE, "")
     monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: HERE)
     begun = []
     monkeypatch.setattr(Membership, "begin", lambda self: begun.append(self))
@@ -31,7 +31,7 @@ def test_cluster_joined_by_the_script_is_settled(joined, store):
     assert this_process.settled() is own
     assert joined == [own]
     # Its children are not hosts.
-    assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+    assert os.environ[parent_process.PLACES_VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
 
 def test_left_cluster_is_forgotten(joined, monkeypatch):
@@ -39,7 +39,7 @@ def test_left_cluster_is_forgotten(joined, monkeypatch):
     monkeypatch.setattr(jax_clusters, "joined_cluster", lambda: None)
     monkeypatch.setattr(jax_clusters, "coordination_client", lambda: None)
     assert this_process.settled() is None
-    assert not joined and parent_process.VARIABLE not in os.environ
+    assert not joined and parent_process.PLACES_VARIABLE not in os.environ
 
 
 def test_cluster_of_one_process_is_none(joined, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the parent process tells by variables: its places in a cluster, and restarts.
+"""Variables of a parent process: its places in a cluster, and the number of restarts.
 
 The environment of a child process, such as a reader of data, names the same
 place in the cluster as that of its parent. A process that joins a cluster
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 # The launcher does not pass this on to processes that must join.
-VARIABLE = "KTE_JOINED"
+PLACES_VARIABLE = "KTE_JOINED"
 # Set by the commands `launch` and `supervise` in each process.
 RESTARTS_VARIABLE = "KTE_RESTARTS"
 
@@ -23,17 +23,17 @@ def mark(clusters: Iterable[Cluster]) -> None:
         for cluster in clusters
         if not cluster.is_alone
     ]
-    os.environ[VARIABLE] = ",".join([str(os.getpid()), *entries])
+    os.environ[PLACES_VARIABLE] = ",".join([str(os.getpid()), *entries])
 
 
 def unmark() -> None:
     """Allows child processes to take the place of this process."""
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(PLACES_VARIABLE, None)
 
 
 def is_child() -> bool:
     """Returns whether a parent process has recorded its places, if only its own."""
-    process, *_ = os.environ.get(VARIABLE, "").split(",")
+    process, *_ = os.environ.get(PLACES_VARIABLE, "").split(",")
     return process not in ("", str(os.getpid()))
 
 
@@ -44,7 +44,7 @@ def parent_clusters() -> list[Cluster]:
     """
     if not is_child():
         return []
-    _, *entries = os.environ[VARIABLE].split(",")
+    _, *entries = os.environ[PLACES_VARIABLE].split(",")
     return [_parsed(*entry.split(" ")) for entry in entries]
 
 

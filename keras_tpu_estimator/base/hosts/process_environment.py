@@ -25,7 +25,7 @@ def environment_for(
         # Lines appear as soon as they are written.
         "PYTHONUNBUFFERED": "1",
         # Each process has its own place in the cluster.
-        **{k: v for k, v in inherited.items() if k != parent_process.VARIABLE},
+        **{k: v for k, v in inherited.items() if k != parent_process.PLACES_VARIABLE},
         COUNT_VARIABLE: str(cluster.num_processes),
         ID_VARIABLE: str(cluster.process_id),
         parent_process.RESTARTS_VARIABLE: str(restarts),

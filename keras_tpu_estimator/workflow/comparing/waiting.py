@@ -25,7 +25,7 @@ def without_waiting(recording: Any) -> Iterator[None]:
     Scripts sleep while they wait for the checkpoints of another process.
     """
     sleep = time.sleep
-    # How often the script has slept since each of its calls.
+    # The number of sleeps of the script after each of its calls.
     counts: collections.Counter[int] = collections.Counter()
 
     def sleep_of_script(seconds: float, /) -> None:
@@ -34,7 +34,7 @@ def without_waiting(recording: Any) -> Iterator[None]:
         if not (is_of_script and recording.has_trained):
             sleep(seconds)
             return
-        # The arguments that Python refuses are refused here, too.
+        # This raises the errors of `time.sleep` for invalid arguments.
         sleep(min(seconds, 0))
         counts[recording.calls] += 1
         if counts[recording.calls] > _MOST_SLEEPS:
