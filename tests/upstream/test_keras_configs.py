@@ -1,9 +1,15 @@
 """Copies of models by their configs."""
 
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
+import pytest
 
 from keras_tpu_estimator.base.upstream import keras_configs, keras_models
+from keras_tpu_estimator.base.upstream.private_names import PrivateName
 
 
 class Holding(keras.layers.Layer):
@@ -41,3 +47,41 @@ def test_model_of_the_same_config_shares_the_same_layers():
     np.testing.assert_array_equal(
         copy(np.ones((1, 3), "float32")), np.full((1, 3), 4.0)
     )
+
+
+_TRAINING = """
+import sys
+import keras
+import numpy as np
+import keras_tpu_estimator as kte
+
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, "relu")])
+model.compile("sgd", "mse")
+sizes = {"train_batch_size": 8, "eval_batch_size": 8, "predict_batch_size": 8}
+config = kte.RunConfig(model_dir=sys.argv[1])
+estimator = kte.from_keras(model, config=config, **sizes)
+batch = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
+estimator.train(lambda params: iter([batch]), steps=1)
+estimator.evaluate(lambda params: iter([batch]), steps=1)
+assert len(list(estimator.predict(lambda params: iter([batch[0]])))) == 8
+assert "tensorflow" not in sys.modules, "tensorflow imported"
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_training_of_a_keras_model_does_not_import_tensorflow(
+    tmp_path: pathlib.Path,
+) -> None:
+    subprocess.run([sys.executable, "-c", _TRAINING, str(tmp_path)], check=True)
+
+
+def test_libraries_are_available_again_after_a_copy():
+    library = PrivateName("", ("keras.src.utils.module_utils.LazyModule",)).value
+    missing = library("library_that_is_not_installed")
+    tabnanny = library("tabnanny")
+    assert not missing.available
+    with keras_configs._without_imports():
+        assert library("json").available
+        assert not tabnanny.available
+        assert "tabnanny" not in sys.modules
+    assert tabnanny.available

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,10 @@ import keras
 
 from keras_tpu_estimator.base.upstream.keras_models import layers_of
 from keras_tpu_estimator.base.upstream.private_names import PrivateName
-from keras_tpu_estimator.base.upstream.replacements import Replacement
+from keras_tpu_estimator.base.upstream.replacements import (
+    PropertyReplacement,
+    Replacement,
+)
 
 _SHARING_SCOPE = PrivateName(
     "keeps an object that several layers share as one object",
@@ -21,8 +25,22 @@ _LOSES_FUNCTIONS = (
 )
 
 
+AVAILABLE = PropertyReplacement(
+    PrivateName(
+        "reports whether a library is installed, by importing it; each config imports "
+        "TensorFlow, for seconds, to ask if values have its types",
+        ("keras.src.utils.module_utils.LazyModule.available",),
+    ),
+)
+
+
 def _function() -> None:
     """A function for checks."""
+
+
+def _function_config() -> None:
+    with _without_imports():
+        keras.saving.serialize_keras_object(_function)
 
 
 REGISTERED_NAME = Replacement(
@@ -30,7 +48,7 @@ REGISTERED_NAME = Replacement(
         _LOSES_FUNCTIONS,
         ("keras.src.saving.object_registration.get_registered_name",),
     ),
-    lambda: keras.saving.serialize_keras_object(_function),
+    _function_config,
 )
 SERIALIZATIONS = tuple(
     Replacement(
@@ -63,7 +81,7 @@ def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.M
     during the call.
     """
     sharing_scope = _SHARING_SCOPE.value
-    with sharing_scope():
+    with sharing_scope(), _without_imports():
         config = keras.saving.serialize_keras_object(model)
     classes = {type(layer).__name__: type(layer) for layer in layers_of(model)}
     with sharing_scope(), keras.saving.custom_object_scope(functions):
@@ -71,6 +89,18 @@ def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.M
         return keras.saving.deserialize_keras_object(
             config, custom_objects=classes, safe_mode=False
         )
+
+
+def _without_imports() -> contextlib.AbstractContextManager[None]:
+    """Makes libraries available in a block only if they are imported.
+
+    Values of a library that is not imported do not exist.
+    """
+    return AVAILABLE.block(
+        lambda is_available, library: (
+            library.name in sys.modules and is_available(library)
+        )
+    )
 
 
 @contextlib.contextmanager

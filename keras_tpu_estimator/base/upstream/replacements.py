@@ -143,6 +143,21 @@ class ModuleReplacement(Replacement):
         return _Module(value, self._behaviour)
 
 
+class PropertyReplacement(Replacement):
+    """A property that blocks replace; a behaviour receives its getter and an object."""
+
+    def _stand_in(self, value: Any) -> Any:
+        current = self._behaviour
+
+        def dispatch(instance: Any) -> Any:
+            behaviour = current.get()
+            if behaviour is None:
+                return value.fget(instance)
+            return behaviour(value.fget, instance)
+
+        return property(dispatch, doc=value.__doc__)
+
+
 class _Module(types.ModuleType):
     """A stand-in for a module, whose attributes are those of the current block."""
 
