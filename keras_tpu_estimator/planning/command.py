@@ -88,7 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=("batch", "dtype"),
         help="with --search, also tries what changes the results: larger batches, or "
-        "bfloat16 activations",
+        "bfloat16 for activations and sums of gradients",
     )
     parser.add_argument(
         "--save",

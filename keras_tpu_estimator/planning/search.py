@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.kept_plans import KeptPlans
@@ -44,6 +45,7 @@ _DEFAULTS: Options = {
     "remat": None,
 }
 _BATCH_FACTORS = (2, 4)
+_SMALLER_DTYPES = {"dtype_policy": "mixed_bfloat16", "reduce_dtype": "bfloat16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +57,8 @@ class SearchOptions:
             unlimited.
         varies_batch: Whether it also tries larger batches, which change the results of
             training. Defaults to `False`.
-        varies_dtype: Whether it also tries bfloat16 activations, likewise. Defaults to
-            `False`.
+        varies_dtype: Whether it also tries bfloat16 activations, and gradients that
+            are combined in bfloat16, likewise. Defaults to `False`.
         plan_store: The plans of earlier searches. Defaults to none.
 
     Raises:
@@ -304,15 +306,12 @@ def _families(
     """Yields candidates that shard alike, the fastest first."""
     config = call.context.config
     has_layout = (config.tpu_config.num_cores_per_replica or 1) > 1
-    dtypes: list[Options] = [{}]
-    if options.varies_dtype and config.dtype_policy is None:
-        dtypes.append({"dtype_policy": "mixed_bfloat16"})
     factors = (1, *(_BATCH_FACTORS if options.varies_batch else ()))
     for sharding in _SHARDINGS:
         if has_layout and "num_cores_per_replica" in sharding:
             # The script has its own layout.
             continue
-        for dtype in dtypes:
+        for dtype in _dtypes(config) if options.varies_dtype else [{}]:
             for factor in factors:
                 yield [
                     Candidate(
@@ -322,6 +321,15 @@ def _families(
                     )
                     for saving in _SAVINGS
                 ]
+
+
+def _dtypes(config: RunConfig) -> list[Options]:
+    """Returns options of fewer and fewer bits, each with those before it."""
+    dtypes: list[Options] = [{}]
+    for field, dtype in _SMALLER_DTYPES.items():
+        if getattr(config, field) is None:
+            dtypes.append({**dtypes[-1], field: dtype})
+    return dtypes
 
 
 def _is_as_written(candidate: Candidate, call: Call) -> bool:

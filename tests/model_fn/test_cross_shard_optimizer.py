@@ -449,6 +449,27 @@ def test_cpus_reduce_in_at_least_float32(dtype, tmp_path):
     np.testing.assert_allclose(trained["w"], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(None, "bfloat16"), ("float32", "float32")]
+)
+def test_config_has_the_default_of_reduce_dtype(dtype, expected, tmp_path):
+    dtypes = []
+
+    def model_fn(features, labels, mode, params):
+        loss = ops.mean((keras.layers.Dense(1)(features) - labels) ** 2)
+        wrapped = kte.CrossShardOptimizer(keras.optimizers.SGD(), reduce_dtype=dtype)
+        train_op = wrapped.minimize(loss)
+        dtypes.append(train_op.reduce_dtype)
+        return spec_of(mode, loss, train_op)
+
+    config = {"reduce_dtype": "bfloat16"}
+    estimator = estimator_of(model_fn, tmp_path, batch=64, config=config)
+    estimator.train(repeated(X, Y), steps=1)
+    assert set(dtypes) == {expected}
+    with pytest.raises(ValueError, match="'float32' or 'bfloat16'"):
+        kte.RunConfig(reduce_dtype="int8")
+
+
 @pytest.mark.parametrize("make_cores", [lambda: ONE_CORE, all_cores])
 def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
     """A request for gradients does not add a second pass."""

@@ -245,6 +245,9 @@ def test_results_change_only_if_requested(call):
     best = varied.best.candidate
     assert best.batch_factor == 4
     assert dict(best.options)["dtype_policy"] == "mixed_bfloat16"
+    dtypes = [dict(t.candidate.options).get("reduce_dtype") for t in varied.trials]
+    assert "bfloat16" in dtypes
+    assert None in dtypes
     assert "with 4 times the batch" in search_table.as_text(varied)
 
 

@@ -1,6 +1,7 @@
 """Tests the communication between cores with the TPU compiler."""
 
 import keras
+import numpy as np
 import pytest
 from helpers import estimator_of, regression_data, repeated, slow
 
@@ -54,6 +55,16 @@ def test_gradients_are_sent_in_their_dtype(tmp_path, dtype, chosen, sent):
     assert found[sent] == pytest.approx(size * WEIGHTS, rel=0.01)
     # Including the loss, and sums that XLA makes in another dtype.
     assert sum(found.values()) == pytest.approx(size * WEIGHTS, rel=0.01)
+
+
+def test_config_halves_the_sent_bytes_of_a_keras_model(tmp_path):
+    model = keras.Sequential([keras.Input((256,)), keras.layers.Dense(256)])
+    model.compile("sgd", "mse")
+    config = kte.RunConfig(model_dir=str(tmp_path), reduce_dtype="bfloat16")
+    estimator = kte.from_keras(model, config=config, train_batch_size=64)
+    batches = repeated(np.ones((64, 256), "float32"), np.ones((64, 256), "float32"))
+    sent = reduced(estimator.plan(batches, "v5e:2x2", print_fn=None).cost)
+    assert sent["bfloat16"] == pytest.approx(2 * 256 * 257, rel=0.01)
 
 
 @pytest.mark.parametrize("clip", [slow(None), 1.0])

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from keras_tpu_estimator.api.config.options import (
     ChosenWriters,
@@ -160,6 +160,9 @@ class RunConfig(TaskProperties):
             `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last two
             are faster on a TPU. Defaults to `None`, for JAX's
             `jax_default_prng_impl`, which defaults to "threefry2x32".
+        reduce_dtype: The dtype in which gradients are combined over devices,
+            "float32" or "bfloat16", for each `CrossShardOptimizer` and `TrainOp`
+            that sets none. Defaults to `None`, for that of each gradient.
         synchronize_batch_norm: Whether `keras.layers.BatchNormalization`
             normalizes over the examples of all replicas in training, as on one
             device. Defaults to `False`, for each replica separately.
@@ -303,6 +306,11 @@ class RunConfig(TaskProperties):
         None,
         is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
         "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
+    )
+    reduce_dtype: Literal["float32", "bfloat16"] | None = option(
+        None,
+        is_one_of("float32", "bfloat16"),
+        "'float32' or 'bfloat16', or None for the dtype of each gradient",
     )
     synchronize_batch_norm: bool = option(False, is_bool, "a bool")
     metric_writers: Any = option(("tensorboard", "jsonl"), is_hashable=False)

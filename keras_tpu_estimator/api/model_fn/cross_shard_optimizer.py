@@ -15,6 +15,7 @@ from keras_tpu_estimator.api.model_fn.updates import (
     Gradient,
     ReduceDtype,
     TrainOp,
+    combined_in,
     single_optimizers,
 )
 from keras_tpu_estimator.api.optimizers.optax_optimizer import (
@@ -66,7 +67,8 @@ class CrossShardOptimizer:
             for one group of all replicas.
         reduce_dtype: The dtype in which gradients are combined: "float32", or
             "bfloat16", which halves the transferred bytes. Defaults to `None`,
-            for the dtype of each gradient, except that float16 uses "float32".
+            for `RunConfig.reduce_dtype`, or else the dtype of each gradient,
+            except that float16 uses "float32".
             A CPU adds at least in float32.
         name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
 
@@ -217,11 +219,8 @@ class CrossShardOptimizer:
             )
         grads, variables = zip(*pairs, strict=True)
         if not isinstance(self.optimizer, keras.optimizers.Optimizer):
-            groups = self._several_groups()
-            sums = (
-                replica_context.sum_in_groups(g, groups, self._reduce_dtype)
-                for g in grads
-            )
+            groups, dtype = self._several_groups(), combined_in(self._reduce_dtype)
+            sums = (replica_context.sum_in_groups(g, groups, dtype) for g in grads)
             combined = list(zip(sums, variables, strict=True))
             return self.optimizer.apply_gradients(combined, global_step)
         return TrainOp(

@@ -1,6 +1,7 @@
 """Updates of variables that are executed after `model_fn`."""
 
 import contextlib
+import contextvars
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,24 @@ from keras_tpu_estimator.base.upstream import keras_models
 
 Gradient = Any
 ReduceDtype = Literal["bfloat16", "float32"]
+_default_reduce_dtype: contextvars.ContextVar[ReduceDtype | None] = (
+    contextvars.ContextVar("reduce_dtype", default=None)
+)
+
+
+@contextlib.contextmanager
+def combining_in(dtype: ReduceDtype | None) -> Iterator[None]:
+    """Sets the dtype in which gradients are combined by default in a `with` block."""
+    token = _default_reduce_dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _default_reduce_dtype.reset(token)
+
+
+def combined_in(dtype: ReduceDtype | None) -> ReduceDtype | None:
+    """Returns a dtype in which gradients are combined, or the default for `None`."""
+    return _default_reduce_dtype.get() if dtype is None else dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +60,8 @@ class TrainOp(Update):
         groups: Lists of replica numbers, each of which combines its own
             gradients; `None` for one group of all.
         reduce_dtype: The dtype in which gradients are combined, "float32" or
-            "bfloat16"; `None` for that of each gradient.
+            "bfloat16"; `None` for `RunConfig.reduce_dtype`, which defaults to
+            that of each gradient.
 
     Raises:
         ValueError: The optimizer expects a scaled loss.
@@ -67,6 +87,7 @@ class TrainOp(Update):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", as_keras(self.optimizer))
+        object.__setattr__(self, "reduce_dtype", combined_in(self.reduce_dtype))
         check_unscaled(self.optimizer)
         scope = current_scope()
         if scope is not None:

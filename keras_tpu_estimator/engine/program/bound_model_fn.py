@@ -15,6 +15,7 @@ import keras
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
+from keras_tpu_estimator.api.model_fn.updates import ReduceDtype, combining_in
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import (
@@ -41,6 +42,7 @@ class TraceOptions:
             "activations". `None` means none.
         micro_batches: The number of parts of each core's batch in TRAIN.
         records: Whether summaries are among the outputs of TRAIN and EVAL.
+        reduce_dtype: The dtype in which gradients are combined by default.
         synchronize_batch_norm: Whether batch normalization of all layers uses the
             examples of all replicas.
     """
@@ -50,6 +52,7 @@ class TraceOptions:
     micro_batches: int = 1
     records: bool = False
     random_bits: str | None = None
+    reduce_dtype: ReduceDtype | None = None
     synchronize_batch_norm: bool = False
 
     @classmethod
@@ -63,6 +66,7 @@ class TraceOptions:
             config.micro_batches or 1,
             records=bool(config.save_summary_steps),
             random_bits=config.random_bits,
+            reduce_dtype=config.reduce_dtype,
             synchronize_batch_norm=config.synchronize_batch_norm,
         )
 
@@ -77,6 +81,7 @@ class TraceOptions:
             "dtype_policy": self.dtype_policy is not None,
             "remat": self.remat is not None,
             "micro_batches": self.micro_batches != 1,
+            "reduce_dtype": self.reduce_dtype is not None,
         }
         for name in filter(received.get, received):
             raise NotImplementedError(
@@ -86,7 +91,7 @@ class TraceOptions:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Sets the options of Keras in a `with` block."""
-        with keras_random.made_by(self.random_bits):
+        with keras_random.made_by(self.random_bits), combining_in(self.reduce_dtype):
             if self.dtype_policy is None:
                 yield
                 return

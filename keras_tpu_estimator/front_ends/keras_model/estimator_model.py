@@ -91,8 +91,8 @@ class EstimatorModel(SavedByWeights):
             model_fn: As in `TPUEstimator`.
             params: Hyperparameters for it. Defaults to none.
             config: Configuration for it. The fields `micro_batches`,
-                `dtype_policy`, `remat` and `random_bits` of a `RunConfig` also
-                have an effect. Defaults to `None`.
+                `dtype_policy`, `remat`, `random_bits` and `reduce_dtype` of a
+                `RunConfig` also have an effect. Defaults to `None`.
             cores: The devices that share each batch. Defaults to one device.
             seed: The seed of initial values and random layers. Defaults to
                 `None`.
