@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.base.common import registry
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
@@ -23,7 +24,7 @@ from keras_tpu_estimator.workflow.comparing.records import TrainingRecord
 from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
 
 
-def compare(
+def compare(  # noqa: PLR0913 - all but three are keywords
     old: TPUEstimator | Callable[..., Any],
     new: TPUEstimator | Callable[..., Any],
     input_fn: InputFn,
@@ -32,15 +33,16 @@ def compare(
     steps: int = 10,
     tolerance: float = 1e-5,
     mapping: Mapping[str, str] | None = None,
+    serving_input_receiver_fn: Callable[[], Any] | None = None,
 ) -> ComparisonReport:
     """Compares two programs, such as an old program and its port.
 
     Both train from the same values with the same batches and without dropout. What
     they compute is compared in the order of computation: losses, gradients, learning
     rates, optimizer state and variables of each step, then the tensors of `host_call`
-    and summaries, the metrics of `evaluate` and the predictions. The first difference
-    ends the comparison, with the layer, variable or step that explains it. Nothing is
-    written into the estimators' directories.
+    and summaries, the metrics of `evaluate`, the predictions, and the signatures of
+    exports. The first difference ends the comparison, with the layer, variable or step
+    that explains it. Nothing is written into the estimators' directories.
 
     Args:
         old: A `TPUEstimator`, or a `model_fn` without hyperparameters.
@@ -53,6 +55,8 @@ def compare(
             accepted in any case. Defaults to 1e-5.
         mapping: Paths of variables of the new program by those of the old one, for
             those that names, shapes and order do not pair. Defaults to none.
+        serving_input_receiver_fn: The receivers with which both are exported, as in
+            `TPUEstimator.export_saved_model`. Defaults to `None`, for no export.
 
     Returns:
         The report: `is_equal`, `finding`, and as a text with `str`.
@@ -95,6 +99,14 @@ def compare(
         ]
         if results[0].finding is None:
             results += _of_other_modes(contexts, first, second, input_fn, tolerance)
+        if serving_input_receiver_fn is not None and not any(
+            result.finding for result in results
+        ):
+            export = registry.part("export").Export(
+                directory, {ModeKeys.PREDICT: serving_input_receiver_fn}, None, False
+            )
+            signatures = first.export(export), second.export(export)
+            results.append(call_results.of_exports(*signatures))
     return report_of(
         results, first.training, second.training, second.pairing, second.notes
     )

@@ -152,3 +152,34 @@ def test_random_numbers_are_reported() -> None:
     assert not report.is_equal
     assert any("old program depends on random" in note for note in report.notes)
     assert not any("new program depends on random" in note for note in report.notes)
+
+
+def exporting(name: str) -> Any:
+    """Returns a `model_fn` whose export has a signature with this name."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        spec = program()(features["x"], labels, mode, params)
+        if mode != "infer":
+            return spec
+        output = kte.export.PredictOutput(spec.predictions)
+        return spec._replace(export_outputs={name: output})
+
+    return model_fn
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_exports_are_compared_on_request(name: str) -> None:
+    example = {"x": np.ones((1, 4), "float32")}
+    report = kte.compare(
+        exporting("first"),
+        exporting(name),
+        lambda params: (({"x": x}, y) for x, y in input_fn(params)),
+        steps=1,
+        serving_input_receiver_fn=kte.export.build_raw_serving_input_receiver_fn(
+            example
+        ),
+    )
+    assert any(one.kind == "exported signature" for one in report.compared)
+    assert report.is_equal == (name == "first")
+    if report.finding is not None:
+        assert "first" in str(report.finding.compared)
