@@ -83,6 +83,18 @@ def test_replicas_that_share_slots_divide_the_update(tmp_path, clip):
     assert sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel
 
 
+@pytest.mark.rows(1)
+@pytest.mark.parametrize(
+    ("dtype", "chosen"), [("float32", "bfloat16"), ("bfloat16", "float32")]
+)
+def test_micro_batches_scatter_gradients_in_another_dtype(tmp_path, dtype, chosen):
+    # XLA's pass that moves scatters out of loops fails at conversions.
+    config = {"fsdp": True, "micro_batches": 2}
+    found = planned(tmp_path, dtype, config, reduce_dtype=chosen)
+    sent = {each.kind: set(each.bytes) for each in found.collectives}
+    assert sent["reduce-scatter"] == {chosen}
+
+
 def test_fsdp_scatters_gradients(tmp_path):
     config = {"fsdp": True}
     found = planned(tmp_path, "float32", config, topology="v5e:4x4")

@@ -278,8 +278,14 @@ class ReplicaShards:
         if self._are_stacked(gradient.shape):
             count = jax.lax.axis_size(self.axes)
             stacked = gradient.reshape(count, -1, *gradient.shape[1:])
-            return self._scattered(stacked, 0)[0].astype(stored)
-        return self._scattered(gradient, self.dimension).astype(stored)
+            shard = self._scattered(stacked, 0)[0]
+        else:
+            shard = self._scattered(gradient, self.dimension)
+        if wide != stored:
+            # XLA for TPUs would move the scatter out of a loop over micro-batches, and
+            # fails at the conversion.
+            shard = jax.lax.optimization_barrier(shard)
+        return shard.astype(stored)
 
     def _are_stacked(self, shape: tuple[int, ...]) -> bool:
         """Returns whether the shards are stacked along a new dimension to scatter them.
