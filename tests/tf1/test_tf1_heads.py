@@ -77,6 +77,57 @@ def test_head_of_a_program_has_the_base_class_of_tensorflow(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "method", ["create_estimator_spec", "_create_tpu_estimator_spec"]
+)
+def test_head_of_a_program_has_the_public_base_class(method, tmp_path):
+    kte.tf1.install()
+
+    class Own(tf.estimator.Head):
+        name = None
+        logits_dimension = 1
+        loss_reduction = "sum"
+
+        def loss(self, labels, logits, **kwargs):
+            return tf.losses.mean_squared_error(labels[:, None], logits)
+
+        def predictions(self, logits, keys=None):
+            return {"logits": logits}
+
+        def metrics(self, regularization_losses=None):
+            return {}
+
+        def update_metrics(self, eval_metrics, *args, **kwargs):
+            return eval_metrics
+
+    def spec(head, features, mode, logits, labels=None, **kwargs):
+        loss = head.loss(labels, logits)
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        kind = tf.estimator.EstimatorSpec
+        if method == "_create_tpu_estimator_spec":
+            kind = tf.estimator.tpu.TPUEstimatorSpec
+        return kind(mode, loss=loss, train_op=train_op)
+
+    setattr(Own, method, spec)
+    column = tf.feature_column.numeric_column("x", shape=[3])
+    made = tf.estimator.LinearEstimator(Own(), [column], tmp_path)
+    data = {"x": np.ones([4, 3], "float32")}, np.ones(4, "float32")
+    made.train(lambda: tf.data.Dataset.from_tensor_slices(data).batch(4))
+    assert made.get_variable_value("global_step") == 1
+
+
+def test_head_of_a_program_must_make_a_spec():
+    kte.tf1.install()
+
+    class Own(tf.estimator.Head):
+        name = logits_dimension = loss_reduction = None
+        loss = predictions = metrics = update_metrics = None
+
+    with pytest.raises(NotImplementedError, match="must define `create_estimator_spec"):
+        Own().create_estimator_spec({}, "train", None)
+
+
 SUM = tf.losses.Reduction.SUM
 
 
@@ -146,7 +197,27 @@ def public(kind, *args, **kwargs):
             lambda: public("RegressionHead").create_estimator_spec(
                 {}, "train", tf.ones([2, 1]), tf.ones([2, 1]), tf.keras.optimizers.SGD()
             ),
-            "`trainable_variables` must be variables",
+            "`trainable_variables` must be a list of variables",
+        ),
+        (
+            lambda: public("RegressionHead").create_estimator_spec(
+                {},
+                "train",
+                tf.ones([2, 1]),
+                tf.ones([2, 1]),
+                tf.keras.optimizers.SGD(),
+                {"variables": []},
+            ),
+            "`trainable_variables` must be a list of variables",
+        ),
+        *(
+            (
+                lambda kind=kind: public(*kind, weight_column="w").loss(
+                    tf.ones([2, 3, 1]), tf.ones([2, 3, 1]), {"w": tf.ones([2, 1])}
+                ),
+                r"weights of shape \(2, 1, 1\) for logits of shape \(2, 3, 1\)",
+            )
+            for kind in (["RegressionHead"], ["BinaryClassHead"])
         ),
     ],
 )
@@ -255,3 +326,45 @@ def test_label_that_is_no_class_makes_the_loss_nan(number):
         head = public("MultiLabelHead", 3)
         assert np.isnan(session.run(head.loss(sparse, np.zeros([2, 3]))))
         assert np.isnan(session.run(head.loss([[0, number, 0]], np.zeros([1, 3]))))
+
+
+@pytest.mark.parametrize("labels", [[-1.0], [2.0]])
+@pytest.mark.parametrize("kind", ["LogisticRegressionHead", "PoissonRegressionHead"])
+def test_label_that_is_impossible_makes_the_loss_nan(kind, labels):
+    kte.tf1.install()
+    is_wrong = kind == "LogisticRegressionHead" or labels == [-1.0]
+    with tf.Graph().as_default(), tf.Session() as session:
+        loss = public(kind).loss([labels], np.zeros([1, 1], "float32"))
+        assert np.isnan(session.run(loss)) == is_wrong
+
+
+def test_logits_of_unknown_rank_have_a_loss():
+    kte.tf1.install()
+    with tf.Graph().as_default(), tf.Session() as session:
+        logits = tf.placeholder_with_default([[0.0], [0.0]], None)
+        loss = public("RegressionHead").loss([[1.0], [2.0]], logits)
+        assert session.run(loss) == pytest.approx(2.5)
+
+
+def summaries_of(graph):
+    """Returns the values of all summaries of a graph."""
+    with tf.Session(graph=graph) as session:
+        session.run(tf.global_variables_initializer())
+        found = tf.Summary.FromString(session.run(tf.summary.merge_all()))
+    return {value.tag: value.simple_value for value in found.value}
+
+
+def test_several_heads_write_the_summaries_of_each_one():
+    kte.tf1.install()
+    with tf.Graph().as_default() as graph:
+        both_heads().create_estimator_spec(
+            {},
+            "train",
+            tf.zeros([2, 2]),
+            {"a": tf.constant([1.0, 1.0]), "b": tf.constant([2.0, 2.0])},
+            train_op_fn=tf.identity,
+            regularization_losses=[tf.constant(0.5)],
+        )
+        found = summaries_of(graph)
+    expected = {"loss": 5.5, "loss/a": 1, "loss/b": 4, "regularization_loss": 0.5}
+    assert found == expected

@@ -106,7 +106,7 @@ class BinaryClassHead(_ClassHead):
 
     def _numbers(self, labels: Any) -> Any:
         ids = tf.cast(super()._numbers(labels), tf.float32)
-        return _or_nan(ids, (ids >= 0) & (ids <= 1))
+        return or_nan(ids, (ids >= 0) & (ids <= 1))
 
     def _losses(self, labels: Any, logits: Any) -> Any:
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -269,7 +269,7 @@ class MultiLabelHead(_ClassHead):
 
     def _losses(self, labels: Any, logits: Any) -> Any:
         labels = tf.cast(labels, tf.float32)
-        labels = _or_nan(labels, (labels >= 0) & (labels <= 1))
+        labels = or_nan(labels, (labels >= 0) & (labels <= 1))
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
         return tf.reduce_mean(losses, -1, keepdims=True)
 
@@ -323,7 +323,7 @@ class MultiLabelHead(_ClassHead):
         return outputs | {"predict": PredictOutput(predictions)}
 
 
-def _or_nan(labels: Any, are_valid: Any) -> Any:
+def or_nan(labels: Any, are_valid: Any) -> Any:
     """Returns labels, with NaN for wrong ones, because devices ignore assertions."""
     return tf.where(are_valid, labels, tf.fill(tf.shape(labels), float("nan")))
 

@@ -11,6 +11,7 @@ from keras_tpu_estimator.tf1_tools.tf_estimator.class_heads import (
     BinaryClassHead,
     MultiClassHead,
     MultiLabelHead,
+    or_nan,
 )
 from keras_tpu_estimator.tf1_tools.tf_estimator.heads import (
     MEAN,
@@ -127,6 +128,7 @@ def poisson_regression_head(
     """
 
     def loss_fn(labels: Any, logits: Any) -> Any:
+        labels = or_nan(labels, labels >= 0)
         return tf.nn.log_poisson_loss(labels, logits, compute_full_loss)
 
     return regression_head(
@@ -142,9 +144,7 @@ def logistic_regression_head(
     """Makes a head of probabilities; see `heads.RegressionHead`."""
 
     def loss_fn(labels: Any, logits: Any) -> Any:
-        # Devices ignore assertions. A label that is no probability makes the loss NaN.
-        nan = tf.fill(tf.shape(labels), float("nan"))
-        labels = tf.where((labels >= 0) & (labels <= 1), labels, nan)
+        labels = or_nan(labels, (labels >= 0) & (labels <= 1))
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
     return regression_head(

@@ -39,8 +39,8 @@ class LossSpec(NamedTuple):
     processed_labels: Any
 
 
-class BaseHead(abc.ABC):
-    """The base class of the heads of programs, which `canned.head` had as `_Head`."""
+class SpecHead(abc.ABC):
+    """The methods that all heads of programs have."""
 
     @property
     @abc.abstractmethod
@@ -51,10 +51,6 @@ class BaseHead(abc.ABC):
     @abc.abstractmethod
     def logits_dimension(self) -> int:
         """The size of the last axis of the logits."""
-
-    @abc.abstractmethod
-    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> Any:
-        """Returns the loss of logits, as a `LossSpec`."""
 
     def create_estimator_spec(self, *args: Any, **kwargs: Any) -> EstimatorSpec:
         """Returns the spec of a `model_fn`.
@@ -69,6 +65,14 @@ class BaseHead(abc.ABC):
             f"{type(self).__name__} must define `create_estimator_spec`. Define it, or "
             "`_create_tpu_estimator_spec`."
         )
+
+
+class BaseHead(SpecHead):
+    """The base class of the heads of programs, which `canned.head` had as `_Head`."""
+
+    @abc.abstractmethod
+    def create_loss(self, features: Any, mode: str, logits: Any, labels: Any) -> Any:
+        """Returns the loss of logits, as a `LossSpec`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -356,8 +360,7 @@ def checked_logits(logits: Any, size: int) -> Any:
     """Returns logits as float32, after a check of their shape."""
     logits = tf.cast(logits, tf.float32)
     sizes = _sizes(logits, size)
-    is_known = logits.shape.ndims is not None and logits.shape.ndims >= 2
-    if not is_known or not logits.shape.is_compatible_with(sizes):
+    if logits.shape.ndims in (0, 1) or not logits.shape.is_compatible_with(sizes):
         raise ValueError(
             f"Logits must have the shape [batch, ..., {size}]. Received: "
             f"{logits.shape}. Use a last layer of {size} units."
@@ -388,7 +391,8 @@ def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -
     weights = _with_last_axis(weights, logits)
     sizes = _sizes(logits, None)
     last = weights.shape[-1] if weights.shape.ndims else None
-    if not weights.shape.is_compatible_with(sizes) or last not in (None, 1, size):
+    shape = logits.shape if sizes.ndims is None else logits.shape[:-1].concatenate(last)
+    if not weights.shape.is_compatible_with(shape) or last not in (None, 1, size):
         raise ValueError(
             "Weights must have the shape [batch, ...] or [batch, ..., 1]. Received "
             f"weights of shape {weights.shape} for logits of shape {logits.shape}. "

@@ -99,11 +99,11 @@ class MultiHead(BaseHead):
         check_labels(self._heads, labels, mode)
         specs = {
             head.name: head.create_estimator_spec(
-                features,
-                mode,
-                parts[head.name],
-                labels[head.name] if labels else None,
-                train_op_fn=_no_train_op,
+                features=features,
+                mode=mode,
+                logits=parts[head.name],
+                labels=labels[head.name] if labels else None,
+                train_op_fn=no_train_op,
             )
             for head in self._heads
         }
@@ -125,7 +125,7 @@ class MultiHead(BaseHead):
         return EstimatorSpec(mode, predictions, loss, train_op)
 
 
-def _no_train_op(loss: Any) -> Any:
+def no_train_op(loss: Any) -> Any:
     """Returns the train op of one head, whose loss is trained with those of others."""
     del loss
     return tf.no_op()

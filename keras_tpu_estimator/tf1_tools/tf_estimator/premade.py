@@ -195,7 +195,13 @@ def _network_model_fn(head: Head, network: Network) -> Callable[..., Any]:
         _check_features(features)
         with _scope("dnn", features):
             logits = network.logits(features, head.logits_dimension, mode)
-            return head.create_estimator_spec(features, mode, logits, labels, optimizer)
+            return head.create_estimator_spec(
+                features=features,
+                mode=mode,
+                logits=logits,
+                labels=labels,
+                optimizer=optimizer,
+            )
 
     return model_fn
 
@@ -213,7 +219,13 @@ def _linear_model_fn(head: Head, linear: Linear) -> Callable[..., Any]:
             )
         with _scope("linear", features):
             logits = linear.logits(features, head.logits_dimension)
-            return head.create_estimator_spec(features, mode, logits, labels, optimizer)
+            return head.create_estimator_spec(
+                features=features,
+                mode=mode,
+                logits=logits,
+                labels=labels,
+                optimizer=optimizer,
+            )
 
     return model_fn
 
@@ -263,10 +275,10 @@ def _combined_model_fn(
                 return tf.assign_add(tf.train.get_global_step(), 1).op
 
         return head.create_estimator_spec(
-            features,
-            mode,
-            tf.add_n([logits for logits, _ in parts.values()]),
-            labels,
+            features=features,
+            mode=mode,
+            logits=tf.add_n([logits for logits, _ in parts.values()]),
+            labels=labels,
             train_op_fn=train_op_fn,
         )
 

@@ -25,18 +25,8 @@ _REDUCTIONS = {
 Values = dict[str, dict[str, Any]]
 
 
-class Head(abc.ABC):
+class Head(heads.SpecHead):
     """The part of a model behind its logits."""
-
-    @property
-    @abc.abstractmethod
-    def name(self) -> str | None:
-        """The suffix of the names of metrics and summaries."""
-
-    @property
-    @abc.abstractmethod
-    def logits_dimension(self) -> int:
-        """The size of the last axis of the logits."""
 
     @property
     @abc.abstractmethod
@@ -76,6 +66,10 @@ class Head(abc.ABC):
         regularization_losses: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
         """Updates metrics with a batch, and returns them."""
+
+
+class SuppliedHead(Head):
+    """A head that makes its spec from its loss, predictions and metrics."""
 
     @abc.abstractmethod
     def _outputs(self, logits: Any) -> dict[str, Any]:
@@ -130,17 +124,25 @@ class Head(abc.ABC):
             train_op = _train_op(loss, optimizer, trainable_variables, train_op_fn)
             if update_ops is not None:
                 train_op = tf.group(train_op, *update_ops)
-            tf.summary.scalar(self._key(MetricKeys.LOSS), loss)
+            self._add_parts(features, logits, labels)
+            tf.summary.scalar(self._summary_key(MetricKeys.LOSS), loss)
             if regularization_losses is not None:
-                added = tf.add_n(regularization_losses)
-                tf.summary.scalar(self._key(MetricKeys.LOSS_REGULARIZATION), added)
+                key = self._summary_key(MetricKeys.LOSS_REGULARIZATION)
+                tf.summary.scalar(key, tf.add_n(regularization_losses))
         return EstimatorSpec(mode, predictions, loss, train_op)
+
+    def _add_parts(self, features: Any, logits: Any, labels: Any) -> None:
+        """Adds the summaries of the heads that this one consists of."""
+        del features, logits, labels
+
+    def _summary_key(self, name: str) -> str:
+        return self._key(name)
 
     def _key(self, name: str) -> str:
         return f"{name}/{self.name}" if self.name else name
 
 
-class SingleHead(Head):
+class SingleHead(SuppliedHead):
     """A head with the losses and predictions of another one."""
 
     def __init__(self, head: heads.Head, loss_reduction: str):
@@ -256,10 +258,10 @@ def _train_op(
     )
     if not is_of_keras or train_op_fn is not None:
         return heads.train_op_of(loss, optimizer, train_op_fn, updates=())
-    if not variables:
+    if not variables or not isinstance(variables, (list, tuple)):
         raise ValueError(
-            "`trainable_variables` must be variables with a Keras optimizer. Received: "
-            f"{variables!r}. Pass tf.trainable_variables()."
+            "`trainable_variables` must be a list of variables with a Keras optimizer. "
+            f"Received: {variables!r}. Pass tf.trainable_variables()."
         )
     return optimizer.get_updates(loss, variables)[0]
 

@@ -17,6 +17,7 @@ from keras_tpu_estimator.tf1_tools.tf_estimator.heads import LossSpec
 from keras_tpu_estimator.tf1_tools.tf_estimator.public_head import (
     Head,
     SingleHead,
+    SuppliedHead,
     Values,
     mean,
     pair,
@@ -281,7 +282,7 @@ class LogisticRegressionHead(RegressionHead):
         SingleHead.__init__(self, head, loss_reduction)
 
 
-class MultiHead(Head):
+class MultiHead(SuppliedHead):
     """Several heads, whose labels and logits are dicts by the names of the heads.
 
     Args:
@@ -328,7 +329,13 @@ class MultiHead(Head):
         parts = multi_head.split_logits(self._heads, logits)
         multi_head.check_labels(self._heads, labels, ModeKeys.TRAIN)
         losses = [
-            head.loss(labels[head.name], parts[head.name], features, mode) * factor
+            factor
+            * head.loss(
+                labels=labels[head.name],
+                logits=parts[head.name],
+                features=features,
+                mode=mode,
+            )
             for head, factor in zip(self._heads, self._weights, strict=True)
         ]
         return tf.add_n([*losses, *(regularization_losses or ())])
@@ -340,18 +347,32 @@ class MultiHead(Head):
         return {
             (head.name, key): value
             for head in self._heads
-            for key, value in head.predictions(parts[head.name]).items()
+            for key, value in head.predictions(logits=parts[head.name]).items()
         }
 
     def _outputs(self, logits: Any) -> dict[str, Any]:
         parts = multi_head.split_logits(self._heads, logits)
         specs = {
             str(head.name): head.create_estimator_spec(
-                {}, ModeKeys.PREDICT, parts[head.name]
+                features={}, mode=ModeKeys.PREDICT, logits=parts[head.name]
             )
             for head in self._heads
         }
         return multi_head.merged_outputs(specs)
+
+    def _add_parts(self, features: Any, logits: Any, labels: Any) -> None:
+        parts = multi_head.split_logits(self._heads, logits)
+        for head in self._heads:
+            head.create_estimator_spec(
+                features=features,
+                mode=ModeKeys.TRAIN,
+                logits=parts[head.name],
+                labels=labels[head.name],
+                train_op_fn=multi_head.no_train_op,
+            )
+
+    def _summary_key(self, name: str) -> str:
+        return name
 
     def metrics(  # noqa: D102 - as in the base class
         self, regularization_losses: Sequence[Any] | None = None
@@ -376,8 +397,9 @@ class MultiHead(Head):
             key = self._key(MetricKeys.LOSS_REGULARIZATION)
             eval_metrics[key].update_state(added)
         for head in self._heads:
-            inputs = labels[head.name], parts[head.name], features
-            loss = head.loss(*inputs)
+            loss = head.loss(
+                labels=labels[head.name], logits=parts[head.name], features=features
+            )
             eval_metrics[f"{MetricKeys.LOSS}/{head.name}"].update_state(loss)
             eval_metrics |= head.update_metrics(
                 head.metrics(), features, parts[head.name], labels[head.name]
