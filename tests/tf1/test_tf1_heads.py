@@ -338,12 +338,18 @@ def test_label_that_is_impossible_makes_the_loss_nan(kind, labels):
         assert np.isnan(session.run(loss)) == is_wrong
 
 
-def test_logits_of_unknown_rank_have_a_loss():
+def test_sizes_of_an_unknown_rank_are_checked_as_the_program_runs():
     kte.tf1.install()
     with tf.Graph().as_default(), tf.Session() as session:
-        logits = tf.placeholder_with_default([[0.0], [0.0]], None)
-        loss = public("RegressionHead").loss([[1.0], [2.0]], logits)
-        assert session.run(loss) == pytest.approx(2.5)
+        logits, labels = tf.placeholder("float32"), tf.placeholder("float32")
+        loss = public("RegressionHead").loss(labels, logits)
+        right, wrong = [[1.0], [2.0]], [[0.0, 1.0], [0.0, 1.0]]
+        zeros = [[0.0], [0.0]]
+        assert session.run(loss, {logits: zeros, labels: right}) == 2.5
+        assert session.run(loss, {logits: zeros, labels: [1.0, 2.0]}) == 2.5
+        for feed in ({logits: wrong, labels: right}, {logits: zeros, labels: wrong}):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(loss, feed)
 
 
 def summaries_of(graph):

@@ -310,7 +310,7 @@ def _labels(labels: Any, logits: Any, size: int) -> Any:
             f"shape {labels.shape} for logits of shape {logits.shape}. Change the "
             "labels, n_classes or label_dimension."
         )
-    return _of_shape(labels, sizes)
+    return _of_rank(_of_shape(labels, sizes), logits, size)
 
 
 def _with_last_axis(values: Any, logits: Any) -> Any:
@@ -326,6 +326,13 @@ def _sizes(logits: Any, last: int | None) -> tf.TensorShape:
     if logits.shape.ndims is None:
         return tf.TensorShape(None)
     return tf.TensorShape([*[None] * (logits.shape.ndims - 1), last])
+
+
+def _of_rank(values: Any, logits: Any, size: int) -> Any:
+    """Returns values with a last size, if the logits have an unknown rank."""
+    if logits.shape.ndims is not None:
+        return values
+    return tf.reshape(values, tf.concat([tf.shape(logits)[:-1], [size]], 0))
 
 
 def _of_shape(values: Any, sizes: tf.TensorShape) -> Any:
@@ -365,7 +372,7 @@ def checked_logits(logits: Any, size: int) -> Any:
             f"Logits must have the shape [batch, ..., {size}]. Received: "
             f"{logits.shape}. Use a last layer of {size} units."
         )
-    return _of_shape(logits, sizes)
+    return _of_rank(_of_shape(logits, sizes), logits, size)
 
 
 def _weights(features: Mapping[str, Any], column: Any, logits: Any, size: int) -> Any:
