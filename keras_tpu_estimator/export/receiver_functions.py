@@ -1,5 +1,6 @@
 """Functions that make the inputs of a served model."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -189,45 +190,65 @@ def build_supervised_input_receiver_fn_from_input_fn(
     return build_raw_supervised_input_receiver_fn(*data)
 
 
-def _raw_specs(
-    tensors: PyTree, single: str, batch_size: int | None
-) -> dict[str, tuple[list[int | None] | None, Any]]:
-    """Returns the shapes and dtypes of placeholders like these tensors."""
-    if not isinstance(tensors, Mapping):
-        tensors = {single: tensors}
-    specs: dict[str, tuple[list[int | None] | None, Any]] = {}
-    for name, tensor in tensors.items():
-        shape = getattr(tensor, "shape", None)
+@dataclasses.dataclass(frozen=True)
+class _Placeholder:
+    """A placeholder like a value.
+
+    Attributes:
+        name: The name of its operation: that of a tensor of a graph, which programs
+            feed by its name, or the key. `None` if TensorFlow does not allow the key.
+        shape: Its shape, or `None` if it is unknown.
+        dtype: Its dtype.
+    """
+
+    name: str | None
+    shape: list[int | None] | None
+    dtype: Any
+
+    @classmethod
+    def like(cls, key: object, value: Any, batch_size: int | None) -> "_Placeholder":
+        """Makes the placeholder of a value, batch first."""
+        name = getattr(getattr(value, "op", None), "name", None) or _op_name(key)
+        shape = getattr(value, "shape", None)
         is_unknown = getattr(shape, "rank", 0) is None
         if is_unknown and batch_size is None:
-            specs[name] = (None, tensor.dtype)
-            continue
+            return cls(name, None, value.dtype)
         sizes = [] if shape is None or is_unknown else list(shape)
-        if not sizes or not hasattr(tensor, "dtype"):
+        if not sizes or not hasattr(value, "dtype"):
             raise ValueError(
-                f"{name!r} must have a shape, batch first, and a dtype. "
-                f"Received: {shown(tensor)}. Pass "
+                f"{key!r} must have a shape, batch first, and a dtype. "
+                f"Received: {shown(value)}. Pass "
                 "a tensor, an array or a tf.TensorSpec."
             )
-        specs[name] = ([batch_size, *sizes[1:]], tensor.dtype)
-    return specs
+        return cls(name, [batch_size, *sizes[1:]], value.dtype)
+
+    def make(self) -> "tf.Tensor":
+        """Adds the placeholder to the default graph."""
+        import tensorflow as tf
+
+        return tf.compat.v1.placeholder(self.dtype, self.shape, name=self.name)
 
 
-def _placeholders(
-    specs: Mapping[str, tuple[list[int | None] | None, Any]],
-) -> dict[str, "tf.Tensor"]:
-    import tensorflow as tf
-
-    _check_in_graph()
+def _raw_specs(
+    tensors: PyTree, single: str, batch_size: int | None
+) -> dict[str, _Placeholder]:
+    """Returns the placeholders of these values, by their keys."""
+    if not isinstance(tensors, Mapping):
+        tensors = {single: tensors}
     return {
-        name: tf.compat.v1.placeholder(dtype, shape, name=_op_name(name))
-        for name, (shape, dtype) in specs.items()
+        name: _Placeholder.like(name, tensor, batch_size)
+        for name, tensor in tensors.items()
     }
 
 
-def _op_name(name: object) -> str | None:
+def _placeholders(specs: Mapping[str, _Placeholder]) -> dict[str, "tf.Tensor"]:
+    _check_in_graph()
+    return {name: placeholder.make() for name, placeholder in specs.items()}
+
+
+def _op_name(key: object) -> str | None:
     """Returns the name of a placeholder if TensorFlow allows it, or `None`."""
-    text = str(name)
+    text = str(key)
     return text if text.isidentifier() and text[0] != "_" else None
 
 

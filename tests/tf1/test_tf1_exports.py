@@ -186,6 +186,36 @@ def test_a_raw_receiver_and_the_files_of_an_export(classifier, tmp_path):
     np.testing.assert_allclose(result["p"], predicted(classifier), atol=1e-6)
 
 
+def receivers_of_tensors(kind):
+    with tf.Graph().as_default():
+        x = tf.placeholder("float32", [None, 3], "pixels")
+        y = tf.placeholder("int64", [None], "truth")
+        if kind == "serving":
+            return export.build_raw_serving_input_receiver_fn({"x": x})
+        if kind == "supervised":
+            return export.build_raw_supervised_input_receiver_fn({"x": x}, y)
+        build = export.build_supervised_input_receiver_fn_from_input_fn
+        return build(lambda: ({"x": x}, y))
+
+
+@pytest.mark.parametrize("kind", ["serving", "supervised", "input_fn"])
+def test_placeholders_have_the_names_of_the_tensors_they_are_like(kind):
+    with tf.Graph().as_default():
+        tensors = receivers_of_tensors(kind)().receiver_tensors
+    names = {key: tensor.name for key, tensor in tensors.items()}
+    labels = {} if kind == "serving" else {"label": "truth:0"}
+    assert names == {"x": "pixels:0"} | labels
+
+
+def test_programs_feed_an_export_by_the_names_of_tensors(classifier, tmp_path):
+    receiver_fn = receivers_of_tensors("serving")
+    folder = classifier.export_saved_model(tmp_path, receiver_fn)
+    with tf.Session(graph=tf.Graph()) as session:
+        tf.saved_model.loader.load(session, SERVE, folder)
+        found = session.run("Softmax:0", {"pixels:0": X})
+    np.testing.assert_allclose(found, predicted(classifier), atol=1e-6)
+
+
 def test_older_checkpoint_is_exported(classifier, tmp_path):
     path = os.path.join(classifier.model_dir, "model.ckpt-0")
     folder = classifier.export_saved_model(tmp_path, raw_receiver, checkpoint_path=path)
