@@ -20,6 +20,7 @@ LAST_TRIED = {
     "jax": "0.12.0.1",
     "keras": "3.16.0.dev2026102704",
     "tensorflow": "2.21.0",
+    "tf_keras": "2.21.0",
 }
 _PARENTS = {"jaxlib": "jax"}
 _PACKAGE = __name__.partition(".")[0]

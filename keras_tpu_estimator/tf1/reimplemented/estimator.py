@@ -171,6 +171,11 @@ def _parse_spec(columns: Any, label_key: str, label: Any, weights: Any) -> Any:
     if isinstance(weights, str):
         weights = tf.feature_column.numeric_column(weights)
     added = {label_key: label}
+    if weights is not None and not hasattr(weights, "normalizer_fn"):
+        raise ValueError(
+            "`weight_column` must be the key of a feature, or a numeric column. "
+            f"Received: {weights!r}. Use tf.feature_column.numeric_column."
+        )
     if weights is not None:
         added |= weights.parse_example_spec
     common = sorted(spec.keys() & added.keys())

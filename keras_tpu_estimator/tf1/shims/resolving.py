@@ -217,7 +217,27 @@ def _imported(path: str, module: str) -> Any:
         ) from error
     if top == "tf_keras":
         accept_overrides_without_mask()
+        _supply_estimators()
     return imported
+
+
+def _supply_estimators() -> None:
+    """Lets tf-keras find the names of `tf.keras.estimator` in the tables.
+
+    Its own function needs TensorFlow's estimators.
+    """
+    for version in ("_v1", "_v2"):
+        module = importlib.import_module(f"tf_keras.api.{version}.keras.estimator")
+        vars(module).pop("model_to_estimator", None)
+        vars(module)["__getattr__"] = _of_keras_estimator
+
+
+def _of_keras_estimator(name: str) -> Any:
+    """Returns the name of `tf.keras.estimator`; modules call it `__getattr__`."""
+    path = f"keras.estimator.{name}"
+    if path not in catalogue().supplied:
+        raise AttributeError(f"`tf.{path}` does not exist.")
+    return resolve(path)
 
 
 def _of_parent(parent: str, name: str) -> Any:
