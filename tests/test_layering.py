@@ -91,6 +91,7 @@ WRITTEN = (
     "tf1_tools.tf_estimator.class_heads",
     "tf1_tools.tf_estimator.head_functions",
     "tf1_tools.tf_estimator.heads",
+    "tf1_tools.tf_estimator.keras_models",
     "tf1_tools.tf_estimator.logit_fns",
     "tf1_tools.tf_estimator.multi_head",
     "tf1_tools.tf_estimator.premade",

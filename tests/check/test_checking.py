@@ -223,10 +223,9 @@ def test_names_of_version_2_are_reported(name, program) -> None:
     assert finding.advice == f"It came with TensorFlow 2: write tf.compat.v2.{name}."
 
 
-def test_conversion_of_keras_models_is_missing(program) -> None:
+def test_conversion_of_keras_models_is_supplied(program) -> None:
     (finding,) = program("tf.keras.estimator.model_to_estimator(0)\n").findings
-    assert finding.verdict is Verdict.MISSING
-    assert "from_keras" in finding.advice
+    assert finding.verdict is Verdict.RUNS
 
 
 def test_libraries_that_supply_names_get_version_1(program, tmp_path, monkeypatch):

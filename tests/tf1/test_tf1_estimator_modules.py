@@ -112,7 +112,6 @@ def test_most_used_names_are_supplied():
         ("estimator.nothing", "It is private to TensorFlow's estimators"),
         ("gc.largest_export_versions", "Exporters delete old exports"),
         ("head.base_head.create_estimator_spec_train_op", "Use the heads"),
-        ("keras.model_to_estimator", "Wrap the model with"),
         ("tpu.error_handling.ErrorRendezvous", "There is no session"),
         ("tpu.tpu_context.TPUContext", "Ask params['context']"),
         ("tpu.tpu_estimator._InputPipeline", "It drove a TPU"),

@@ -27,9 +27,7 @@ def keras():
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize(
-    "cases", [QUICK, slow(sorted({*EXPECTED} - {*QUICK}))]
-)
+@pytest.mark.parametrize("cases", [QUICK, slow(sorted({*EXPECTED} - {*QUICK}))])
 def test_results_are_those_of_tensorflow_1(cases, tmp_path):
     program, path = GOLDEN / "keras_models.py", tmp_path / "results.json"
     command = [sys.executable, "-m", "keras_tpu_estimator", "tf1", program, path]
@@ -40,7 +38,7 @@ def test_results_are_those_of_tensorflow_1(cases, tmp_path):
     for case, found in results.items():
         expected = EXPECTED[case]
         assert found["signatures"] == expected["signatures"]
-        for part in ("evaluated", "predicted", "values"):
+        for part in ("before", "start", "evaluated", "predicted", "values"):
             assert found[part].keys() == expected[part].keys()
             for name, value in expected[part].items():
                 np.testing.assert_allclose(found[part][name], value, 1e-4, 1e-5)

@@ -1,18 +1,21 @@
 """`tf.keras.estimator.model_to_estimator`: estimators of compiled tf-keras models.
 
 The `model_fn` clones the model into its graph, with the features as inputs and the
-labels as targets. The clone's loss, metrics and updates are those of the estimator.
+labels as targets. The clone's loss, metrics and updates are those of the estimator. Its
+weights begin with those of a checkpoint that is written first.
 """
 
 import contextlib
 import dataclasses
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.validation import resolve_model_dir
 from keras_tpu_estimator.api.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import PathLike
@@ -20,6 +23,7 @@ from keras_tpu_estimator.base.upstream import tf_keras_models
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
+from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
 
 _FORMATS = (None, "saver", "checkpoint")
 # Metrics whose names in TF1 are not those of their functions.
@@ -41,10 +45,11 @@ def model_to_estimator(
     `{"features": features, "sample_weights": weights}`.
 
     Args:
-        keras_model: The model, whose trainable weights are the initial values.
+        keras_model: The model. Training and evaluation begin with its trainable
+            weights, and an export with all of them, as in TensorFlow 1.15.
         keras_model_path: The file of a model, in place of `keras_model`.
         custom_objects: Functions and classes by their names in the model.
-        model_dir: As in `Estimator`.
+        model_dir: As in `Estimator`. The weights are saved in its folder `keras`.
         config: See there.
         checkpoint_format: 'saver' or 'checkpoint'; both name variables as in the graph.
         use_v2_estimator: Has no effect.
@@ -68,8 +73,11 @@ def model_to_estimator(
         load = resolve("keras.models").load_model
         keras_model = load(keras_model_path, custom_objects)
     _check(keras_model)
+    config = RunConfig() if config is None else config
     model = _Model(keras_model, dict(custom_objects or {}))
-    return Estimator(model.model_fn(), model_dir, config)
+    folder = resolve_model_dir(model_dir, config) or tempfile.mkdtemp()
+    start = model.saved(os.path.join(folder, "keras"))
+    return Estimator(model.model_fn(), model_dir, config, warm_start_from=start)
 
 
 def _check(model: Any) -> None:
@@ -97,9 +105,33 @@ class _Model:
     model: Any
     custom_objects: dict[str, Any]
 
+    def saved(self, folder: str) -> str:
+        """Writes a checkpoint of the present weights, unless the folder has one.
+
+        Returns:
+            The prefix of the checkpoint.
+        """
+        latest = tf.train.latest_checkpoint(folder)
+        if latest is not None:
+            return str(latest)
+        values = self.model.get_weights()
+        with tf.Graph().as_default(), tf.Session() as session:
+            step = tf.train.create_global_step()
+            clone = tf_keras_models.cloned(
+                self.model,
+                is_training=False,
+                custom_objects=self.custom_objects,
+                compile_clone=False,
+            )
+            session.run(step.initializer)
+            for variable, value in zip(clone.weights, values, strict=True):
+                variable.load(value, session)
+            tf.gfile.MakeDirs(folder)
+            saver = tf.train.Saver([step, *clone.weights])
+            return str(saver.save(session, os.path.join(folder, "keras_model.ckpt")))
+
     def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """Makes the `model_fn`, which starts from the present weights."""
-        start = self.model.get_weights()
+        """Makes the `model_fn`."""
         optimizer_config = None
         # Optimizers of `tf.train` have none. Others may read variables of this graph.
         with contextlib.suppress(NotImplementedError):
@@ -108,22 +140,16 @@ class _Model:
         def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
             clone = self._clone(features, labels, mode, optimizer_config)
             predictions = dict(zip(clone.output_names, clone.outputs, strict=True))
+            outputs = {"serving_default": PredictOutput(predictions)}
             if mode == ModeKeys.PREDICT:
-                outputs = {"serving_default": PredictOutput(predictions)}
                 return EstimatorSpec(mode, predictions, export_outputs=outputs)
-            if mode == ModeKeys.EVAL:
-                return EstimatorSpec(
-                    mode,
-                    predictions,
-                    clone.total_loss,
-                    eval_metric_ops=_metrics(clone),
-                )
+            train_op = _train_op(clone) if mode == ModeKeys.TRAIN else None
             return EstimatorSpec(
                 mode,
                 predictions,
                 clone.total_loss,
-                _train_op(clone),
-                scaffold=tf.train.Scaffold(init_fn=_loading(clone.weights, start)),
+                train_op,
+                _metrics(clone) if mode == ModeKeys.EVAL else None,
             )
 
         return model_fn
@@ -149,8 +175,9 @@ class _Model:
         )
         if weights is not None and mode != ModeKeys.PREDICT:
             names = clone.output_names
-            values = weights if isinstance(weights, dict) else [weights] * len(names)
-            ordered = _ordered("sample_weights", values, names)
+            if not isinstance(weights, dict | list | tuple):
+                weights = [weights] * len(names)
+            ordered = _ordered("sample_weights", weights, names)
             tf_keras_models.set_sample_weights(clone, ordered)
         return clone
 
@@ -177,22 +204,6 @@ def _train_op(model: Any) -> Any:
     with tf.name_scope("training"):
         updates = model.optimizer.get_updates(model.total_loss, model.trainable_weights)
     return tf.group(updates, model.updates)
-
-
-def _loading(variables: list[Any], values: list[Any]) -> Callable[..., None]:
-    """Returns the `init_fn` of a scaffold that assigns values.
-
-    Averages, such as those of batch normalization, begin with their initial values, as
-    in TensorFlow 1.15.
-    """
-
-    def init_fn(scaffold: Any, session: Any) -> None:
-        del scaffold
-        for variable, value in zip(variables, values, strict=True):
-            if variable.trainable:
-                variable.load(value, session)
-
-    return init_fn
 
 
 def _metrics(model: Any) -> dict[str, Any]:

@@ -102,43 +102,61 @@ def results(case, model_dir):
     config = tf.estimator.RunConfig(model_dir=model_dir, tf_random_seed=1)
     estimator = tf.keras.estimator.model_to_estimator(model, config=config)
 
+    inputs = features.get("features", features) if isinstance(features, dict) else X
+
     def input_fn(epochs=1):
         data = tf.data.Dataset.from_tensor_slices((features, labels))
         return data.repeat(epochs).batch(BATCH)
 
+    def request_fn():
+        return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(BATCH)
+
+    def receiver_fn():
+        named = inputs if isinstance(inputs, dict) else {model.input_names[0]: inputs}
+        specs = {
+            name: tf.placeholder(value.dtype, [None, *value.shape[1:]])
+            for name, value in named.items()
+        }
+        return tf.estimator.export.ServingInputReceiver(specs, specs)
+
+    def exported(folder):
+        path = estimator.export_saved_model(
+            os.path.join(model_dir, folder), receiver_fn
+        )
+        with tf.Session(graph=tf.Graph()) as session:
+            graph = tf.saved_model.loader.load(session, ["serve"], path)
+        path = os.path.join(tf.compat.as_str(path), "variables", "variables")
+        return graph.signature_def, values_of(tf.train.load_checkpoint(path))
+
+    before = estimator.evaluate(input_fn)
+    signatures, start = exported("start")
     estimator.train(lambda: input_fn(2), max_steps=5)
     evaluated = estimator.evaluate(input_fn)
-    inputs = features.get("features", features) if isinstance(features, dict) else X
-    predicted = list(
-        estimator.predict(
-            lambda: tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(BATCH)
-        )
-    )
-    names = sorted(estimator.get_variable_names())
-    if not isinstance(inputs, dict):
-        inputs = {model.input_names[0]: inputs}
-    specs = {
-        name: tf.placeholder(value.dtype, [None, *value.shape[1:]])
-        for name, value in inputs.items()
-    }
-    receiver_fn = tf.estimator.export.build_raw_serving_input_receiver_fn(specs)
-    folder = estimator.export_saved_model(model_dir + "/export", receiver_fn)
-    with tf.Session(graph=tf.Graph()) as session:
-        graph = tf.saved_model.loader.load(session, ["serve"], folder)
+    predicted = list(estimator.predict(request_fn))
+    latest = tf.train.load_checkpoint(estimator.latest_checkpoint())
     return {
+        "before": {name: float(value) for name, value in before.items()},
+        "start": start,
         "evaluated": {name: float(value) for name, value in evaluated.items()},
         "predicted": {
             name: np.ravel([row[name] for row in predicted]).tolist()
             for name in predicted[0]
         },
-        "values": {
-            name: np.ravel(estimator.get_variable_value(name)).tolist()
-            for name in names
-        },
+        "values": values_of(latest),
         "signatures": {
             name: [signature.method_name, sorted(signature.outputs)]
-            for name, signature in graph.signature_def.items()
+            for name, signature in signatures.items()
         },
+    }
+
+
+def values_of(reader):
+    """Returns the values of a checkpoint, without objects of TensorFlow."""
+    names = sorted(reader.get_variable_to_shape_map())
+    return {
+        name: np.ravel(reader.get_tensor(name)).tolist()
+        for name in names
+        if not name.startswith("_CHECKPOINTABLE")
     }
 
 
