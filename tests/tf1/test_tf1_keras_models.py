@@ -61,10 +61,17 @@ def test_models_must_be_compiled_and_functional(keras):
         make(model, checkpoint_format="h5")
     with pytest.raises(ValueError, match="`keras_model` must be compiled"):
         make(keras.Sequential([keras.layers.Dense(1, input_shape=(3,))]))
-    unbuilt = keras.Sequential([keras.layers.Dense(1)])
-    unbuilt.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="`keras_model` must be functional, or"):
-        make(unbuilt)
+
+
+def test_subclasses_of_models_are_an_error(keras):
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    for model in (Own(), keras.Sequential([keras.layers.Dense(1)])):
+        model.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="`keras_model` must be functional, or"):
+            keras.estimator.model_to_estimator(model)
 
 
 def test_all_paths_have_the_same_function(keras):

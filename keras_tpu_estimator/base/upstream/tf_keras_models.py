@@ -19,6 +19,10 @@ _CLONE_OF_TENSORFLOW = PrivateName(
 _BACKEND_OF_TENSORFLOW = PrivateName(
     "is the backend of this copy", ("tensorflow.python.keras.backend",)
 )
+_IS_GRAPH = PrivateAttribute(
+    "is true for functional and built sequential models",
+    "tf_keras.Model._is_graph_network",
+)
 _SET_WEIGHTS = PrivateAttribute(
     "weights the losses and metrics of a compiled model",
     "tf_keras.Model._compile_weights_loss_and_weighted_metrics",
@@ -37,6 +41,11 @@ def is_of_tensorflow(model: Any) -> bool:
     """Returns whether a model is one of TensorFlow's own copy of Keras."""
     modules = (base.__module__ for base in type(model).__mro__)
     return any(module.startswith("tensorflow.python.keras") for module in modules)
+
+
+def is_functional(model: Any) -> bool:
+    """Returns whether a model is functional, or sequential with a known input."""
+    return bool(_IS_GRAPH.get(model))
 
 
 def cloned(model: Any, is_training: bool, **options: Any) -> Any:

@@ -86,7 +86,7 @@ def _check(model: Any) -> None:
             f"`keras_model` must be compiled. Received: {model!r}. Call its method "
             "`compile` first."
         )
-    if not getattr(model, "inputs", None) or not hasattr(model, "input_names"):
+    if not tf_keras_models.is_functional(model):
         raise ValueError(
             "`keras_model` must be functional, or sequential with the shape of its "
             f"input. Received: {model!r}. Write it as tf.keras.Model(inputs, outputs)."
@@ -196,7 +196,7 @@ def _ordered(kind: str, values: Any, names: list[str]) -> list[Any]:
         values = [values[name] for name in names]
     elif not isinstance(values, list | tuple):
         values = [values]
-    return [tf.convert_to_tensor(value) for value in values]
+    return [tf.convert_to_tensor_or_sparse_tensor(value) for value in values]
 
 
 def _train_op(model: Any) -> Any:
