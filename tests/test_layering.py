@@ -88,6 +88,7 @@ MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = (
     "tf1.reimplemented.",
+    "tf1_tools.tf_estimator.baseline",
     "tf1_tools.tf_estimator.class_heads",
     "tf1_tools.tf_estimator.head_functions",
     "tf1_tools.tf_estimator.heads",

@@ -107,7 +107,7 @@ def test_most_used_names_are_supplied():
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("canned.baseline.BaselineClassifier", "Write its model as a `model_fn`"),
+        ("canned.rnn.RNNClassifier", "Write its model as a `model_fn`"),
         ("canned.head._binary_logistic_head", "Use the heads of tf.estimator"),
         ("estimator.nothing", "It is private to TensorFlow's estimators"),
         ("gc.largest_export_versions", "Exporters delete old exports"),

@@ -376,3 +376,27 @@ def test_metrics_may_use_forwarded_features(tmp_path):
     )
     found = trained(made, X[:, 0])
     assert found["mean_weight"] == pytest.approx(WEIGHTS.mean())
+
+
+def test_baselines_learn_only_a_bias(tmp_path):
+    labels = np.array([1, 2, 0, 2], "int32")
+
+    def input_fn(dtype="int32", epochs=1):
+        data = {"x": np.ones([4, 3], "float32")}, labels.astype(dtype)
+        return tf.data.Dataset.from_tensor_slices(data).batch(4).repeat(epochs)
+
+    optimizer = tf.train.GradientDescentOptimizer(0.125)
+    numbers = tf.estimator.BaselineRegressor(tmp_path / "n", optimizer=optimizer)
+    numbers.train(lambda: input_fn("float32"), steps=1)
+    assert numbers.get_variable_names() == ["baseline/bias", "global_step"]
+    # The sum of the squares has the gradient -2 * 5.
+    np.testing.assert_allclose(numbers.get_variable_value("baseline/bias"), [1.25])
+    assert next(numbers.predict(input_fn))["predictions"] == [1.25]
+
+    classes = tf.estimator.BaselineClassifier(tmp_path / "c", 3)
+    classes.train(lambda: input_fn(epochs=200))
+    found = next(classes.predict(input_fn))["probabilities"]
+    np.testing.assert_allclose(found, [0.25, 0.25, 0.5], atol=0.02)
+
+    with pytest.raises(ValueError, match="Features must be a dict with at least one"):
+        numbers.train(lambda: tf.data.Dataset.from_tensors(([1.0], [1.0])), steps=1)

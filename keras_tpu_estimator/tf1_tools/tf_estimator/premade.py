@@ -285,7 +285,7 @@ def _combined_model_fn(
     return model_fn
 
 
-def _arguments(names: str) -> inspect.Signature:
+def arguments_of(names: str) -> inspect.Signature:
     """Returns a signature whose arguments have these names."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(n, kind) for n in names.split()])
@@ -304,12 +304,12 @@ _REST = (
     "input_layer_partitioner config warm_start_from loss_reduction batch_norm"
     " linear_sparse_combiner"
 )
-_CLASSES = "n_classes weight_column label_vocabulary"
-_NUMBERS = "label_dimension weight_column"
-_OF_HEADS = {*_CLASSES.split(), *_NUMBERS.split(), "loss_reduction"}
+CLASSES = "n_classes weight_column label_vocabulary"
+NUMBERS = "label_dimension weight_column"
+_OF_HEADS = {*CLASSES.split(), *NUMBERS.split(), "loss_reduction"}
 
 
-class _WithHead(Estimator):
+class WithHead(Estimator):
     """An estimator that makes its head of some arguments.
 
     Attributes:
@@ -371,19 +371,19 @@ class DNNEstimator(Estimator):
         )
 
 
-class DNNClassifier(_WithHead, DNNEstimator):
+class DNNClassifier(WithHead, DNNEstimator):
     """A network of feature columns for two or more classes."""
 
-    __signature__ = _arguments(
-        f"hidden_units feature_columns model_dir {_CLASSES} {_NETWORK}"
+    __signature__ = arguments_of(
+        f"hidden_units feature_columns model_dir {CLASSES} {_NETWORK}"
     )
 
 
-class DNNRegressor(_WithHead, DNNEstimator):
+class DNNRegressor(WithHead, DNNEstimator):
     """A network of feature columns for numbers."""
 
-    __signature__ = _arguments(
-        f"hidden_units feature_columns model_dir {_NUMBERS} {_NETWORK}"
+    __signature__ = arguments_of(
+        f"hidden_units feature_columns model_dir {NUMBERS} {_NETWORK}"
     )
 
 
@@ -410,16 +410,16 @@ class LinearEstimator(Estimator):
         )
 
 
-class LinearClassifier(_WithHead, LinearEstimator):
+class LinearClassifier(WithHead, LinearEstimator):
     """A linear model of feature columns for two or more classes."""
 
-    __signature__ = _arguments(f"feature_columns model_dir {_CLASSES} {_LINEAR}")
+    __signature__ = arguments_of(f"feature_columns model_dir {CLASSES} {_LINEAR}")
 
 
-class LinearRegressor(_WithHead, LinearEstimator):
+class LinearRegressor(WithHead, LinearEstimator):
     """A linear model of feature columns for numbers."""
 
-    __signature__ = _arguments(f"feature_columns model_dir {_NUMBERS} {_LINEAR}")
+    __signature__ = arguments_of(f"feature_columns model_dir {NUMBERS} {_LINEAR}")
 
 
 class DNNLinearCombinedEstimator(Estimator):
@@ -463,13 +463,13 @@ class DNNLinearCombinedEstimator(Estimator):
         )
 
 
-class DNNLinearCombinedClassifier(_WithHead, DNNLinearCombinedEstimator):
+class DNNLinearCombinedClassifier(WithHead, DNNLinearCombinedEstimator):
     """The sum of a linear model and a network, for two or more classes."""
 
-    __signature__ = _arguments(f"{_COMBINED} {_CLASSES} {_REST}")
+    __signature__ = arguments_of(f"{_COMBINED} {CLASSES} {_REST}")
 
 
-class DNNLinearCombinedRegressor(_WithHead, DNNLinearCombinedEstimator):
+class DNNLinearCombinedRegressor(WithHead, DNNLinearCombinedEstimator):
     """The sum of a linear model and a network, for numbers."""
 
-    __signature__ = _arguments(f"{_COMBINED} {_NUMBERS} {_REST}")
+    __signature__ = arguments_of(f"{_COMBINED} {NUMBERS} {_REST}")
