@@ -227,9 +227,13 @@ def _supply_estimators() -> None:
     Its own function needs TensorFlow's estimators.
     """
     for version in ("_v1", "_v2"):
-        module = importlib.import_module(f"tf_keras.api.{version}.keras.estimator")
-        vars(module).pop("model_to_estimator", None)
-        vars(module)["__getattr__"] = _of_keras_estimator
+        keras = importlib.import_module(f"tf_keras.api.{version}.keras")
+        # A release without the module gets an empty one.
+        if not hasattr(keras, "estimator"):
+            vars(keras)["estimator"] = types.ModuleType(f"{keras.__name__}.estimator")
+        names = vars(keras.estimator)
+        names.pop("model_to_estimator", None)
+        names["__getattr__"] = _of_keras_estimator
 
 
 def _of_keras_estimator(name: str) -> Any:
