@@ -215,7 +215,7 @@ _IN_PROGRAMS = re.compile(
     r"layers\.|contrib\.|initializers\.|.*_initializer|train\..*Optimizer|random_|"
     r"random\.|truncated_normal|variable_scope|name_scope|device|assign|Variable|no_op|"
     r"control_dependencies|.*_variables|ConfigProto|train\.get_|clip_by_global_norm|"
-    r"summary\."
+    r"summary\.|estimator\._"
 )
 
 

@@ -47,8 +47,20 @@ def fitted(
     lines = source_of(first).splitlines()
     if indent + len(lines[0]) <= width and max(map(len, lines)) <= width:
         return statement
+    if isinstance(value, cst.IfExp):
+        return statement.with_changes(body=[first.with_changes(value=_lines(value))])
     fitting = _Fitting(indent, width).fit(value, before, 0, 0)
     return statement.with_changes(body=[first.with_changes(value=fitting)])
+
+
+def _lines(node: cst.IfExp) -> cst.IfExp:
+    """Returns a choice between two values, with each part on its own line."""
+    return node.with_changes(
+        lpar=[cst.LeftParen(whitespace_after=_newline(_INDENT))],
+        rpar=[cst.RightParen(whitespace_before=_newline(0))],
+        whitespace_before_if=_newline(_INDENT),
+        whitespace_before_else=_newline(_INDENT),
+    )
 
 
 class _Fitting:

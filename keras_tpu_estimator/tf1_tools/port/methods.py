@@ -14,7 +14,6 @@ from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 
 # Methods that only a session can run.
 _OF_SESSIONS = ("eval", "run")
-_ITERATORS = ("make_initializable_iterator", "make_one_shot_iterator")
 _LOG = re.compile(
     r"((.*\.)?(logging|logger|_logger)\."
     r"(debug|info|warn|warning|error|exception|fatal|vlog|log)|print)"
@@ -36,18 +35,6 @@ def call(site: Site, node: cst.Call) -> cst.BaseExpression:
     if isinstance(function, cst.Attribute):
         return _method(site, node, function)
     return node
-
-
-def dataset_of(node: cst.Call) -> cst.BaseExpression | None:
-    """Returns the dataset of `dataset.make_one_shot_iterator().get_next()`."""
-    function = node.func
-    if not isinstance(function, cst.Attribute) or function.attr.value != "get_next":
-        return None
-    iterator = function.value
-    if isinstance(iterator, cst.Call) and isinstance(iterator.func, cst.Attribute):
-        if iterator.func.attr.value in _ITERATORS:
-            return iterator.func.value
-    return None
 
 
 def _method(site: Site, node: cst.Call, function: cst.Attribute) -> cst.BaseExpression:

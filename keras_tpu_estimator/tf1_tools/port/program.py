@@ -14,6 +14,7 @@ from keras_tpu_estimator.base.common.sources import (
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.catalogue import Entry
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_of
+from keras_tpu_estimator.tf1_tools.port.batches import Batches
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
 from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
 
@@ -98,6 +99,7 @@ class Program:
         self.modules: Mapping[str, Scope] = scopes_of(self.sources)
         self.regions = Regions.from_program(self.modules)
         self.kinds = Kinds(self.modules)
+        self.batches = Batches(self.modules, self.regions)
 
     def is_unique(self, constant: ast.Constant) -> bool:
         """Returns whether a program uses a string or number only to read a collection.

@@ -14,7 +14,13 @@ from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionPr
 
 from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.port import layout, methods, references, special
+from keras_tpu_estimator.tf1_tools.port import (
+    batches,
+    layout,
+    methods,
+    references,
+    special,
+)
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
@@ -71,12 +77,15 @@ class _Rewriting(Surroundings):
 
     def __init__(self, program: Program, source: Source, width: int):
         super().__init__()
+        self._program = program
         self._sites_by_position = program.sites_in(program.modules[source.module])
         self._lines = source.path.read_text("utf-8").splitlines()
         self._width = width
         self._uses: dict[cst.CSTNode, str] = {}
         self._callees: set[cst.CSTNode] = set()
-        self._returned: set[cst.CSTNode] = set()
+        # The batch that the last statement reads, and the statements that read one.
+        self._reading: batches.Reading | None = None
+        self._readings: dict[cst.CSTNode, batches.Reading] = {}
         # Parts of longer names; the first part of each is among the roots.
         self._parts: set[cst.CSTNode] = set()
         self._roots: set[cst.CSTNode] = set()
@@ -101,10 +110,6 @@ class _Rewriting(Surroundings):
         self._callees.add(node.func)
         if methods.is_log(source_of(node.func)):
             self._shown.append(node)
-
-    def visit_Return(self, node: cst.Return) -> None:
-        if node.value is not None:
-            self._returned.add(node.value)
 
     def visit_Raise(self, node: cst.Raise) -> None:
         self._shown.append(node)
@@ -203,14 +208,18 @@ class _Rewriting(Surroundings):
         if original_node in self._shown:
             self._shown.remove(original_node)
         site = self._site_at(original_node)
-        if site is None or has_nothing(updated_node.func):
+        if site is None:
             return updated_node
-        dataset = methods.dataset_of(updated_node)
-        if dataset is not None and site.region is Region.INPUT:
-            is_returned = original_node in self._returned
-            return self._tried(
-                site, updated_node, lambda: _batches(dataset, is_returned)
-            )
+        reading = self._program.batches.reading(site.node)
+        if reading is not None:
+            self._reading = reading
+            return self._tried(site, updated_node, lambda: reading.ported(updated_node))
+        if site.node in self._program.batches.iterators:
+            return NOTHING
+        if has_nothing(updated_node.func):
+            return updated_node
+        if site.value.name == "tf.add_to_collection" and has_nothing(updated_node):
+            return NOTHING  # The initializer of an iterator that is gone.
         name = self._uses.get(original_node.func, "")
         if name:
             if not references.changes(name, site.region):
@@ -304,7 +313,11 @@ class _Rewriting(Surroundings):
             short = result.visit(self.names)
             if isinstance(short, cst.SimpleStatementLine):
                 result = layout.fitted(short, indent, self._width)
-        return self._marked(result, markers)
+        line = self._marked(result, markers)
+        reading, self._reading = self._reading, None
+        if reading is not None and reading.is_mapped:
+            self._readings[line] = reading
+        return line
 
     def _joined(
         self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
@@ -397,6 +410,10 @@ class _Rewriting(Surroundings):
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement:
         self._empty_names.pop()
+        for statement in updated_node.body.body:
+            reading = self._readings.pop(statement, None)
+            if reading is not None:
+                updated_node = batches.mapped(updated_node, reading, statement)
         return self._compound(original_node, updated_node, "params")
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
@@ -470,16 +487,6 @@ class _Rewriting(Surroundings):
         comments = [line for m in markers for line in m.lines(self._width)]
         lines = (*updated.leading_lines, *comments)
         return updated.with_changes(leading_lines=lines)
-
-
-def _batches(dataset: cst.BaseExpression, is_returned: bool) -> cst.BaseExpression:
-    """Returns a dataset in place of the tensors of its next batch."""
-    if is_returned:
-        return dataset
-    raise UnportableError(
-        "without a graph it is called once; return the dataset, and move what "
-        "follows into `dataset.map`"
-    )
 
 
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
