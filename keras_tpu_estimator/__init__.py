@@ -38,6 +38,9 @@ if _TYPE_CHECKING:
     from keras_tpu_estimator.api.config.run_config import RunConfig
     from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
     from keras_tpu_estimator.api.model_fn.attention import dot_product_attention
+    from keras_tpu_estimator.api.model_fn.batch_normalization import (
+        BatchNormalization,
+    )
     from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
     from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
         CrossShardOptimizer,
@@ -112,6 +115,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "AUTO_REUSE",
+    "BatchNormalization",
     "BestExporter",
     "ComparisonReport",
     "CrossShardOptimizer",
@@ -179,6 +183,7 @@ __all__ = [
 # The modules of the public names, imported at first use.
 _MODULES = {
     "AUTO_REUSE": "api.model_fn.known_variables",
+    "BatchNormalization": "api.model_fn.batch_normalization",
     "BestExporter": "workflow.best_exporter",
     "ComparisonReport": "workflow.comparing.report",
     "CrossShardOptimizer": "api.model_fn.cross_shard_optimizer",

@@ -12,6 +12,7 @@ _NOTE = "# Import Keras after this package, so that Keras runs on JAX."
 _TENSORFLOW = "tensorflow.compat.v1"
 # The modules of Keras that files import by themselves.
 _PARTS = ("layers", "ops")
+_CONTRIB = re.compile(r"tf\.contrib(\.\w+)*")
 
 
 class ShortNames(cst.CSTTransformer):
@@ -52,7 +53,8 @@ def with_imports(
     module: cst.Module, source: Source, short_names: ShortNames
 ) -> cst.Module:
     """Returns a file that imports what it uses now, and no longer what it used."""
-    names = _read_names(ast.parse(module.code))
+    tree = ast.parse(module.code)
+    names = _read_names(tree)
     roots = {name.partition(".")[0] for name in names}
     new = names - _read_names(source.tree)
     new_roots = {name.partition(".")[0] for name in new}
@@ -66,7 +68,7 @@ def with_imports(
         added.append("import keras")
     if parts:
         added.append(f"from keras import {', '.join(parts)}")
-    rewriting = _Imports(added, roots)
+    rewriting = _Imports(added, roots, _loaded(tree))
     result = module.visit(rewriting)
     if added and not rewriting.is_added:
         result = result.with_changes(body=[*_lines(added), *result.body])
@@ -76,8 +78,9 @@ def with_imports(
 class _Imports(cst.CSTTransformer):
     """Replaces the imports of TensorFlow."""
 
-    def __init__(self, added: list[str], roots: set[str]):
+    def __init__(self, added: list[str], roots: set[str], loaded: set[str]):
         super().__init__()
+        self._loaded = loaded
         self._added = added
         self._added_names = {line.rpartition(" ")[2] for line in added}
         self._roots = roots
@@ -91,6 +94,8 @@ class _Imports(cst.CSTTransformer):
         cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel
     ):
         statement = updated_node.body[0]
+        if self._is_unused_alias(statement):
+            return cst.RemoveFromParent()
         if not isinstance(statement, cst.Import | cst.ImportFrom):
             return updated_node
         if not re.search(r"\btensorflow\b", cst.Module([]).code_for_node(statement)):
@@ -107,6 +112,15 @@ class _Imports(cst.CSTTransformer):
             leading_lines=[*updated_node.leading_lines, *first.leading_lines]
         )
         return cst.FlattenSentinel(lines)
+
+    def _is_unused_alias(self, statement: cst.BaseSmallStatement) -> bool:
+        """Returns whether it is `slim = tf.contrib.slim`, and no code reads it."""
+        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+            return False
+        target = statement.targets[0].target
+        source = cst.Module([]).code_for_node(statement.value)
+        is_alias = isinstance(target, cst.Name) and _CONTRIB.fullmatch(source)
+        return bool(is_alias) and target.value not in self._loaded
 
     def _still_used(
         self, statement: cst.Import | cst.ImportFrom
@@ -138,6 +152,15 @@ def _lines(sources: Sequence[str]) -> list[cst.SimpleStatementLine]:
     if lines:
         lines[0] = lines[0].with_changes(leading_lines=module.header)
     return lines
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    """Returns the names whose values a file reads."""
+    return {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
 
 
 def _read_names(tree: ast.AST) -> set[str]:

@@ -14,6 +14,7 @@ from keras_tpu_estimator.base.common.sources import (
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.catalogue import Entry
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical, scopes_of
+from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScopes, in_layers
 from keras_tpu_estimator.tf1_tools.port.batches import Batches
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind, Kinds
 from keras_tpu_estimator.tf1_tools.port.regions import Region, Regions
@@ -40,8 +41,9 @@ class Site:
             return ""
         package, dot, name = meaning.partition(".")
         if package in _LIBRARIES:
-            return f"{_LIBRARIES[package]}{dot}{name}"
-        return canonical(meaning)
+            meaning = f"{_LIBRARIES[package]}{dot}{name}"
+        full = canonical(meaning)
+        return in_layers(full) if entry_of(in_layers(full)) else full
 
     @property
     def is_imported(self) -> bool:
@@ -99,6 +101,7 @@ class Program:
         self.modules: Mapping[str, Scope] = scopes_of(self.sources)
         self.regions = Regions.from_program(self.modules)
         self.kinds = Kinds(self.modules)
+        self.arg_scopes = ArgScopes(self.modules)
         self.batches = Batches(self.modules, self.regions)
 
     def is_unique(self, constant: ast.Constant) -> bool:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import libcst as cst
+from libcst import matchers
 from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, PositionProvider
 
 from keras_tpu_estimator.base.common.sources import Source
@@ -21,6 +22,7 @@ from keras_tpu_estimator.tf1_tools.port import (
     references,
     special,
 )
+from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScope
 from keras_tpu_estimator.tf1_tools.port.imports import ShortNames, with_imports
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.markers import Marker
@@ -92,6 +94,8 @@ class _Rewriting(Surroundings):
         self._pending: list[list[Marker]] = []
         # For each `with` around a node, the updates that must run before its body.
         self._first: list[list[str]] = []
+        # The arguments of each `arg_scope`, as Keras code.
+        self._arguments: dict[ArgScope, Sequence[cst.Arg]] = {}
         # The statements and calls around a node whose values only a person reads.
         self._shown: list[cst.CSTNode] = []
         self._empty_names: list[set[str]] = [set()]
@@ -108,6 +112,9 @@ class _Rewriting(Surroundings):
 
     def visit_Call(self, node: cst.Call) -> None:
         self._callees.add(node.func)
+        site = self._site_at(node)
+        if site is not None and self._program.arg_scopes.at(site.node):
+            self._callees |= {*matchers.findall(node.args[0], _NAMES)}
         if methods.is_log(source_of(node.func)):
             self._shown.append(node)
 
@@ -210,12 +217,9 @@ class _Rewriting(Surroundings):
         site = self._site_at(original_node)
         if site is None:
             return updated_node
-        reading = self._program.batches.reading(site.node)
-        if reading is not None:
-            self._reading = reading
-            return self._tried(site, updated_node, lambda: reading.ported(updated_node))
-        if site.node in self._program.batches.iterators:
-            return NOTHING
+        opened = self._opened(site, updated_node)
+        if opened is not None:
+            return opened
         if has_nothing(updated_node.func):
             return updated_node
         if site.value.name == "tf.add_to_collection" and has_nothing(updated_node):
@@ -239,8 +243,25 @@ class _Rewriting(Surroundings):
             return NOTHING if is_append else updated_node
         return self._tried(site, updated_node, lambda: methods.call(site, updated_node))
 
+    def _opened(self, site: Site, call: cst.Call) -> cst.BaseExpression | None:
+        """Returns the counterpart of an iterator or of a scope, if a call is one."""
+        reading = self._program.batches.reading(site.node)
+        if reading is not None:
+            self._reading = reading
+            return self._tried(site, call, lambda: reading.ported(call))
+        if site.node in self._program.batches.iterators:
+            return NOTHING
+        arg_scope = self._program.arg_scopes.at(site.node)
+        if arg_scope is not None:
+            self._arguments[arg_scope] = call.args
+            return self._tried(site, call, lambda: special.opened(arg_scope))
+        return None
+
     def _called(self, name: str, site: Site, call: cst.Call) -> cst.BaseExpression:
         """Returns the counterpart of a call."""
+        scopes = self._program.arg_scopes.around(site.scope, site.node, name)
+        for arg_scope in reversed(scopes):
+            call = special.completed(name, call, arg_scope, self._arguments[arg_scope])
         if name in special.CALLS:
             return special.CALLS[name](site, call.args)
         entry = entry_of(name)
@@ -489,6 +510,7 @@ class _Rewriting(Surroundings):
         return updated.with_changes(leading_lines=lines)
 
 
+_NAMES = matchers.Name() | matchers.Attribute()
 _WithLeadingLines = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 

@@ -221,7 +221,8 @@ class _Expander(cst.CSTTransformer):
                 None if argument.value is _ABSENT else argument.value
                 for argument in updated_node.args
             )
-            return function(*passed)  # type: ignore[operator]
+            result = function(*passed)  # type: ignore[operator]
+            return _ABSENT if result is None else result
         arguments = [a for a in updated_node.args if a.value is not _ABSENT]
         first = absent.index(True) if any(absent) else len(absent)
         if any(not argument.keyword for argument in arguments[first:]):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
+from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScope
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
 from keras_tpu_estimator.tf1_tools.port.rules import Rule, expand
@@ -330,6 +331,34 @@ def layer_norm(site: Site, arguments: Sequence[cst.Arg]) -> cst.BaseExpression:
         bound["scope"] = scope.with_changes(value=name)
     passed = [a.with_changes(keyword=cst.Name(name)) for name, a in bound.items()]
     return expand(_LAYER_NORM, passed)
+
+
+# Scopes of arguments.
+
+
+def opened(arg_scope: ArgScope) -> cst.BaseExpression:
+    """Returns nothing in place of a scope whose arguments each call passes."""
+    if arg_scope.problem:
+        raise UnportableError(arg_scope.problem)
+    return NOTHING
+
+
+def completed(
+    name: str, call: cst.Call, arg_scope: ArgScope, arguments: Sequence[cst.Arg]
+) -> cst.Call:
+    """Returns a call with the arguments of a scope that it does not pass itself."""
+    entry = entry_of(name)
+    parameters = Rule.from_source(entry.rule).parameters if entry and entry.rule else ()
+    count = sum(argument.keyword is None for argument in call.args)
+    passed = {parameter.name for parameter in parameters[:count]}
+    passed |= {a.keyword.value for a in call.args if a.keyword is not None}
+    added = [
+        cst.Arg(argument.value, argument.keyword)
+        for argument in arguments
+        if argument.keyword is not None
+        and argument.keyword.value in {*arg_scope.keywords} - passed
+    ]
+    return call.with_changes(args=[*call.args, *added])
 
 
 # Sizes.

@@ -204,16 +204,58 @@ def number(node: _Value) -> _Value:
     raise UnportableError(f"`{source_of(node)}` must be a number in the source")
 
 
-# The functions that rules use, by name.
-VALUES: dict[str, Callable[..., _Value]] = {
+def has_bias(initializer: _Value) -> _Value | None:
+    """Returns `False` where the initializer of a bias is `None`, and else nothing."""
+    return cst.Name("False") if source_of(initializer) == "None" else None
+
+
+def initial(initializer: _Value) -> _Value | None:
+    """Returns the initializer of a bias, or nothing for `None`.
+
+    Raises:
+        UnportableError: The source does not show whether it is `None`.
+    """
+    if source_of(initializer) == "None":
+        return None
+    if isinstance(initializer, cst.Call | cst.SimpleString):
+        return initializer
+    raise UnportableError(
+        f"pass `use_bias=False` where `{source_of(initializer)}` is None"
+    )
+
+
+def named(scope: _Value, default: _Value) -> _Value:
+    """Returns the name of a layer, which is numbered if the call passes none.
+
+    Raises:
+        UnportableError: Keras does not allow the name.
+    """
+    numbered = f"kte.unique_name({source_of(default)})"
+    source = source_of(scope)
+    if source in ("None", numbered):
+        return cst.parse_expression(numbered)
+    if not isinstance(scope, cst.SimpleString):
+        return cst.parse_expression(f"{source_of(embedded(scope))} or {numbered}")
+    if "/" in source:
+        raise UnportableError(
+            f"write `with kte.variable_scope(...)` for the first part of {source}"
+        )
+    return scope
+
+
+# The functions that rules use, by name. An argument whose value is `None` is left out.
+VALUES: dict[str, Callable[..., _Value | None]] = {
     function.__name__: function
     for function in (
         activation,
         channels,
         complement,
         half,
+        has_bias,
+        initial,
         inner,
         lower,
+        named,
         number,
         positions,
         simple,
