@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.tf1.names import catalogue
+from keras_tpu_estimator.tf1.shims import installing
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1_tools.port.command import port
 
@@ -194,6 +195,23 @@ tf.layers.max_pooling1d(x, 2, 1, padding="same")
 tf.layers.max_pooling3d(image[None], [1, 2, 2], 1)
 tf.layers.flatten(x)
 tf.layers.max_pooling2d(image, pool_size=[3, 3], strides=2, padding="same")
+tf.contrib.layers.avg_pool2d(image, 2)
+tf.contrib.layers.batch_norm(image, is_training=True, scope="norm")
+tf.contrib.layers.conv2d(image, 4, 3, 2, scope="conv", weights_initializer=FIXED)
+tf.contrib.layers.conv2d_transpose(image, 4, 3, 2, scope="up", weights_initializer=FIXED)
+tf.contrib.layers.dropout(x, 0.5, is_training=False)
+tf.contrib.layers.flatten(x)
+tf.contrib.layers.fully_connected(x, 3, scope="full", weights_initializer=FIXED)
+tf.contrib.layers.l1_regularizer(0.3)(x)
+tf.contrib.layers.l2_regularizer(0.3)(x)
+tf.contrib.layers.linear(x, 3, scope="linear", weights_initializer=FIXED)
+tf.contrib.layers.max_pool2d(image, [3, 3], 1, padding="SAME")
+tf.contrib.layers.one_hot_encoding(i, 3)
+tf.contrib.layers.softmax(x)
+tf.layers.batch_normalization(image, training=True)
+tf.layers.conv2d(image, 4, 3, kernel_initializer=FIXED, activation=tf.nn.relu)
+tf.layers.conv2d_transpose(image, 4, 3, 2, "same", kernel_initializer=FIXED)
+tf.layers.dense(x, 3, tf.nn.relu, kernel_initializer=FIXED)
 tf.train.cosine_decay(0.1, 3, 10, alpha=0.2)
 tf.train.exponential_decay(0.1, 7, decay_steps=3, decay_rate=0.5, staircase=True)
 tf.train.piecewise_constant(tf.constant(3), [3, 5], [0.1, 0.2, 0.3])
@@ -207,7 +225,7 @@ x - tf.nn.bias_add(x, x[0, 0])
 tf.identity(x + 1.0)[0]
 tf.nn.bias_add(x, x[0, 0]) > tf.nn.bias_add(y, y[0, 0])
 x * tf.sigmoid(x) + y
-""".strip().splitlines()
+""".strip().replace("FIXED", "tf.constant_initializer(0.2)").splitlines()
 
 # Rules whose code makes variables, random numbers or nothing. The tests of ported
 # programs train with them.
@@ -246,6 +264,7 @@ def results(sources) -> tuple[list[np.ndarray], Callable[[int], np.ndarray]]:
     path, new = sources[0], {}
     # Layers of `tf.layers` warn that they are deprecated.
     with warnings.catch_warnings(action="ignore"), tf1_for([path.parent]):
+        installing.give_back()
         sys.path.insert(0, str(path.parent))
         old = vars(importlib.import_module(path.stem))
         sys.path.remove(str(path.parent))
@@ -254,6 +273,7 @@ def results(sources) -> tuple[list[np.ndarray], Callable[[int], np.ndarray]]:
             tensors = [tf.constant(array) for array in arrays]
             made = [old[f"row_{n}"](*tensors) for n in range(len(ROWS))]
             made = [value() if callable(value) else value for value in made]
+            session.run(tf.global_variables_initializer())
             before = session.run([tf.convert_to_tensor(value) for value in made])
     exec(sources[1], new)
     tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
