@@ -125,6 +125,18 @@ BODIES = {
         "y = isinstance(x, jax.Array)\n"
         'z = ops.square(x)\nprint("z")',
     ),
+    "a hook that fetches the loss": (
+        "total = tf.square(x)\n"
+        'hook = tf.train.LoggingTensorHook({"loss": total, "rate": "r"}, 10)\n'
+        "return tf.estimator.EstimatorSpec(mode, loss=total, training_hooks=[hook])",
+        "total = ops.square(x)\n"
+        'hook = kte.hooks.LoggingTensorHook({"loss": "loss", "rate": "r"}, 10)\n'
+        "return kte.EstimatorSpec(mode, loss=total, training_hooks=[hook])",
+    ),
+    "no arguments left": (
+        "return tf.estimator.RunConfig(\n    session_config=tf.ConfigProto())",
+        "return kte.RunConfig()",
+    ),
     "keep_prob": (
         "return tf.nn.dropout(x, keep_prob=1.0 - params.rate)",
         "return layers.Dropout(params.rate)(x, training=True)",
@@ -215,6 +227,39 @@ def test_uncertain_statements_stay_below_a_comment(
     assert comment.startswith("# port: ")
     assert advice in " ".join(comment.replace("#", "").split())
     assert not body.strip()
+
+
+def test_hooks_of_other_tensors_are_marked(tmp_path) -> None:
+    code = ported(
+        tmp_path,
+        """
+        def model_fn(features, labels, mode, params):
+            loss = tf.square(features)
+            hook = tf.train.NanTensorHook(loss)
+            loss = loss * 2
+            return tf.estimator.EstimatorSpec(mode, loss=loss, training_hooks=[hook])
+        """,
+    )
+    assert "which `kte.identity(x, name=...)` gives it" in " ".join(
+        code.replace("#", "").split()
+    )
+    assert "hook = tf.train.NanTensorHook(loss)" in code
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        ("DNNClassifier", "Adagrad(0.05, epsilon=0)"),
+        ("LinearRegressor", "Ftrl(0.2)"),
+        ("DNNLinearCombinedClassifier", "Ftrl(0.005)"),
+    ],
+)
+def test_ready_made_estimators_name_their_parts(tmp_path, name, optimizer) -> None:
+    code = ported(tmp_path, f"estimator = tf.estimator.{name}([])\n")
+    comment = " ".join(code.replace("#", "").split())
+    assert f"keras.optimizers.{optimizer}" in comment
+    assert "docs/wide_and_deep.md" in comment
+    assert f"estimator = tf.estimator.{name}([])" in code
 
 
 def test_optimizers_and_libraries_of_scripts(tmp_path) -> None:

@@ -19,7 +19,8 @@ from keras_tpu_estimator.tf1_tools.port.command import port
 
 # Expressions of TensorFlow 1 over `x` and `y` of shape (2, 3, 4), `m` of shape (4, 5),
 # `image` of shape (1, 6, 6, 2), and integers `i` of shape (2,) below 3.
-ROWS = """
+ROWS = (
+    """
 tf.abs(x)
 tf.add(x, y, name="sum")
 tf.add_n([x, y, x])
@@ -198,7 +199,7 @@ tf.layers.max_pooling2d(image, pool_size=[3, 3], strides=2, padding="same")
 tf.contrib.layers.avg_pool2d(image, 2)
 tf.contrib.layers.batch_norm(image, is_training=True, scope="norm")
 tf.contrib.layers.conv2d(image, 4, 3, 2, scope="conv", weights_initializer=FIXED)
-tf.contrib.layers.conv2d_transpose(image, 4, 3, 2, scope="up", weights_initializer=FIXED)
+tf.contrib.layers.conv2d_transpose(image, 4, 3, 2, scope="a", weights_initializer=FIXED)
 tf.contrib.layers.dropout(x, 0.5, is_training=False)
 tf.contrib.layers.flatten(x)
 tf.contrib.layers.fully_connected(x, 3, scope="full", weights_initializer=FIXED)
@@ -225,7 +226,10 @@ x - tf.nn.bias_add(x, x[0, 0])
 tf.identity(x + 1.0)[0]
 tf.nn.bias_add(x, x[0, 0]) > tf.nn.bias_add(y, y[0, 0])
 x * tf.sigmoid(x) + y
-""".strip().replace("FIXED", "tf.constant_initializer(0.2)").splitlines()
+""".strip()
+    .replace("FIXED", "tf.constant_initializer(0.2)")
+    .splitlines()
+)
 
 # Rules whose code makes variables, random numbers or nothing. The tests of ported
 # programs train with them.

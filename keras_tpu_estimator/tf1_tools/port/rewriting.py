@@ -217,6 +217,9 @@ class _Rewriting(Surroundings):
         site = self._site_at(original_node)
         if site is None:
             return updated_node
+        if not updated_node.args:
+            space = cst.SimpleWhitespace("")
+            updated_node = updated_node.with_changes(whitespace_before_args=space)
         opened = self._opened(site, updated_node)
         if opened is not None:
             return opened

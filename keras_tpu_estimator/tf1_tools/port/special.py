@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
+from keras_tpu_estimator.tf1_tools.port import hooks, premade
 from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScope
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
@@ -437,6 +438,12 @@ CALLS: dict[str, Special] = {
     "tf.slice": slice_,
     "tf.train.ExponentialMovingAverage": moving_average,
     "tf.variable_scope": variable_scope,
+    **{
+        f"tf.{module}.{name}": hooks.hook
+        for module in ("estimator", "train")
+        for name in hooks.TENSORS
+    },
+    **{f"tf.estimator.{name}": premade.premade for name in premade.PARTS},
 }
 Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
 # The methods of optimizers by name.
