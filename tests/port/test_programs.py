@@ -125,6 +125,27 @@ BODIES = {
         "y = isinstance(x, jax.Array)\n"
         'z = ops.square(x)\nprint("z")',
     ),
+    "a choice by the mode": (
+        "is_training = mode == tf.estimator.ModeKeys.TRAIN\n"
+        "return tf.cond(tf.constant(is_training), lambda: x[:1], lambda: x + 1)",
+        "is_training = mode == kte.ModeKeys.TRAIN\n"
+        "return (x[:1] if is_training else (x + 1))",
+    ),
+    "a choice by a tensor of the mode": (
+        "is_training = tf.constant(mode == tf.estimator.ModeKeys.TRAIN)\n"
+        "return tf.cond(is_training, lambda: x, lambda: -x)",
+        "is_training = ops.convert_to_tensor(mode == kte.ModeKeys.TRAIN)\n"
+        "return ops.cond(is_training, lambda: x, lambda: -x)",
+    ),
+    "a choice by a size": (
+        "return tf.cond(\n    tf.logical_not(tf.less(tf.shape(x)[1], 8)),"
+        " true_fn=params, false_fn=lambda: x)",
+        "return (params() if not (x.shape[1] < 8) else x)",
+    ),
+    "a choice by a value": (
+        "return tf.cond(tf.reduce_any(x > 0), lambda: x, lambda: -x)",
+        "return ops.cond(ops.any(x > 0), lambda: x, lambda: -x)",
+    ),
     "a hook that fetches the loss": (
         "total = tf.square(x)\n"
         'hook = tf.train.LoggingTensorHook({"loss": total, "rate": "r"}, 10)\n'

@@ -195,10 +195,25 @@ class Kinds:
             return _combined(self._kind(scope, part, path) for part in operands)
         if isinstance(node, ast.UnaryOp):
             return self._kind(scope, node.operand, path)
+        if isinstance(node, ast.BoolOp):
+            return _common(self._kind(scope, value, path) for value in node.values)
+        if isinstance(node, ast.Compare):
+            return self._of_comparison(scope, node)
         if isinstance(node, ast.IfExp):
             branches = (node.body, node.orelse)
             return _common(self._kind(scope, part, path) for part in branches)
         return None
+
+    def _of_comparison(self, scope: Scope, node: ast.Compare) -> Kind | None:
+        """Returns the kind of `mode == tf.estimator.ModeKeys.TRAIN`, or of sizes."""
+        operands = (node.left, *node.comparators)
+        names = [scope.meaning(operand) for operand in operands]
+        if any(isinstance(name, str) and ".ModeKeys." in name for name in names):
+            return Kind.PLAIN
+        kinds = {self._kind(scope, operand, ()) for operand in operands}
+        if Kind.UNDEFINED in kinds:
+            return Kind.UNDEFINED
+        return Kind.PLAIN if kinds <= {Kind.PLAIN, Kind.SIZE} else None
 
     def _of_name(self, scope: Scope, node: ast.Name, path: _Path) -> Kind | None:
         current: Scope | None = scope

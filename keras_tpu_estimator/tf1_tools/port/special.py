@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
-from keras_tpu_estimator.tf1_tools.port import hooks, premade
+from keras_tpu_estimator.tf1_tools.port import choices, hooks, premade
 from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScope
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
@@ -422,6 +422,7 @@ Replace = Callable[[], cst.BaseExpression]
 Special = Callable[[Site, Sequence[cst.Arg]], cst.BaseExpression]
 # The calls by name.
 CALLS: dict[str, Special] = {
+    "tf.cond": choices.cond,
     "tf.constant": constant,
     "tf.contrib.layers.layer_norm": layer_norm,
     "tf.div": div,
