@@ -125,6 +125,14 @@ BODIES = {
         "y = isinstance(x, jax.Array)\n"
         'z = ops.square(x)\nprint("z")',
     ),
+    "an initializer": (
+        "def initialize(shape, dtype=None, partition_info=None):\n"
+        "    return tf.random_normal(shape, stddev=0.1, dtype=dtype)\n\n\n"
+        'return tf.get_variable("w", [2], initializer=initialize)',
+        "def initialize(shape, dtype=None, partition_info=None):\n"
+        "    return keras.initializers.RandomNormal(stddev=0.1)(shape, dtype=dtype)\n"
+        '\n\nreturn keras.Variable(initialize, [2], name="w")',
+    ),
     "a choice by the mode": (
         "is_training = mode == tf.estimator.ModeKeys.TRAIN\n"
         "return tf.cond(tf.constant(is_training), lambda: x[:1], lambda: x + 1)",

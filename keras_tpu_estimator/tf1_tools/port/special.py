@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
-from keras_tpu_estimator.tf1_tools.port import choices, hooks, premade
+from keras_tpu_estimator.tf1_tools.port import choices, hooks, premade, randomness
 from keras_tpu_estimator.tf1_tools.port.arg_scopes import ArgScope
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Site, entry_of
@@ -444,6 +444,7 @@ CALLS: dict[str, Special] = {
         for module in ("estimator", "train")
         for name in hooks.TENSORS
     },
+    **dict.fromkeys(randomness.NAMES, randomness.drawn),
     **{f"tf.estimator.{name}": premade.premade for name in premade.PARTS},
 }
 Method = Callable[[Site, cst.Call, cst.BaseExpression], cst.BaseExpression]
