@@ -135,6 +135,8 @@ BY_HAND = {
     "a list": "x, y = BATCH\n    return [x, y]",
     "a name from before": "z = 1\n    x, y = BATCH\n    z = z + x\n    return z, y",
     "a branch": "if params:\n        x, y = BATCH\n    return x, y",
+    "another dataset": "iterator = data.make_one_shot_iterator()\n    data = 1\n"
+    "    x, y = iterator.get_next()\n    return x, data",
     "two batches": "x, y = BATCH\n    z, w = BATCH\n    return x, w",
     "nested parts": "(x, y), z = BATCH\n    return x, z",
     "one part twice": "_, _ = BATCH\n    return 1, 2",
@@ -146,7 +148,7 @@ def test_uncertain_inputs_are_marked(tmp_path, body: str) -> None:
     body = body.replace("BATCH", "data().make_one_shot_iterator().get_next()")
     code = ported(tmp_path, f"def input_fn(params):\n    {body}\n")
     assert "move what follows into" in " ".join(code.replace("#", "").split())
-    assert "data().make_one_shot_iterator().get_next()" in code
+    assert "iterator.get_next()" in code.replace("make_one_shot_iterator()", "iterator")
 
 
 def test_batches_of_a_script_are_marked(tmp_path) -> None:

@@ -150,6 +150,11 @@ def test_scopes_of_callers_are_marked(tmp_path) -> None:
     assert code.count("layers.Conv2D(") == 1
 
 
+def test_other_calls_do_not_depend_on_scopes(tmp_path) -> None:
+    body = "with slim.arg_scope(params):\n    return tf.square(x)"
+    assert "return ops.square(x)" in ported(tmp_path, body)
+
+
 PROGRAM = """
 import numpy as np
 import tensorflow as tf

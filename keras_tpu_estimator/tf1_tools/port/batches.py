@@ -185,11 +185,20 @@ class Batches:
         owner = getattr(reading.call.func, "value", None)
         if reading.dataset is not None and isinstance(owner, ast.Name):
             iterator, _ = function.value(owner)
-            if not isinstance(reading.dataset, ast.Name):
+            if not _is_unchanged(function, reading.dataset, iterator):
                 problem = problem or _BY_HAND
             if not problem:
                 self.iterators.add(iterator)
         return dataclasses.replace(reading, problem=problem)
+
+
+def _is_unchanged(function: Scope, dataset: ast.expr, iterator: ast.expr) -> bool:
+    """Returns whether the name of a dataset keeps its value after an iterator."""
+    return isinstance(dataset, ast.Name) and not any(
+        _stored(node) == dataset.id and node.lineno > iterator.lineno
+        for node in ast.walk(function.node)
+        if isinstance(node, ast.Name)
+    )
 
 
 def _called(owner: Scope) -> Iterator[Scope]:

@@ -23,7 +23,7 @@ _OF_SCRIPTS = (
     "8-checkpoints",
 )
 # Names that `tensorflow.compat.v1` has, and that work without a graph.
-_OF_INPUTS = ("tf.app.", "tf.data.", "tf.flags", "tf.logging.")
+_OF_INPUTS = ("tf.app.", "tf.data.", "tf.flags", "tf.gfile.", "tf.logging.")
 _DOTTED = re.compile(r"`((?:keras|kte|jax|absl)(?:\.\w+)+)`")
 _LITERAL = re.compile(r"`(\"\w+\"|None)`")
 
