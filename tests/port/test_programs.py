@@ -125,6 +125,12 @@ BODIES = {
         "y = isinstance(x, jax.Array)\n"
         'z = ops.square(x)\nprint("z")',
     ),
+    "a shape in a message": (
+        'tf.logging.info("%s" % x.shape)\n'
+        'return "%s %d" % x.shape, "a%%%r" % x.get_shape(), "%s" % params',
+        'tf.logging.info("%s" % (x.shape,))\n'
+        'return "%s %d" % x.shape, "a%%%r" % (x.shape,), "%s" % params',
+    ),
     "an initializer": (
         "def initialize(shape, dtype=None, partition_info=None):\n"
         "    return tf.random_normal(shape, stddev=0.1, dtype=dtype)\n\n\n"

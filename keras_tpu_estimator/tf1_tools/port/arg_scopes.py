@@ -94,7 +94,7 @@ class ArgScopes:
         """Returns the scope that a call opens in a `with` statement, if it is one."""
         return self._scopes.get(call) if isinstance(call, ast.Call) else None
 
-    def around(self, scope: Scope, call: ast.Call, name: str) -> Sequence[ArgScope]:
+    def around(self, scope: Scope, call: ast.expr, name: str) -> Sequence[ArgScope]:
         """Returns the scopes that pass arguments to a call, from the outermost.
 
         Raises:
@@ -182,14 +182,12 @@ def _function_around(scope: Scope) -> Scope:
 
 def _check_names(arg_scope: ArgScope) -> None:
     """Raises an error if the body changes a name that an argument reads."""
-    read = {
-        node.id
-        for keyword in arg_scope.call.keywords
-        for node in ast.walk(keyword.value)
-        if isinstance(node, ast.Name)
-    }
+    read = {name.id for keyword in arg_scope.call.keywords for name in _names(keyword)}
     for statement in arg_scope.block.body:
-        for node in ast.walk(statement):
-            is_stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            if is_stored and node.id in read:
-                raise UnportableError(f"pass `{node.id}` with the call, as a keyword")
+        for name in _names(statement):
+            if isinstance(name.ctx, ast.Store) and name.id in read:
+                raise UnportableError(f"pass `{name.id}` with the call, as a keyword")
+
+
+def _names(node: ast.AST) -> Iterator[ast.Name]:
+    yield from (part for part in ast.walk(node) if isinstance(part, ast.Name))

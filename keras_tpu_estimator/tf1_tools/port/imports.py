@@ -119,8 +119,9 @@ class _Imports(cst.CSTTransformer):
             return False
         target = statement.targets[0].target
         source = cst.Module([]).code_for_node(statement.value)
-        is_alias = isinstance(target, cst.Name) and _CONTRIB.fullmatch(source)
-        return bool(is_alias) and target.value not in self._loaded
+        if not isinstance(target, cst.Name) or not _CONTRIB.fullmatch(source):
+            return False
+        return target.value not in self._loaded
 
     def _still_used(
         self, statement: cst.Import | cst.ImportFrom

@@ -9,9 +9,11 @@ from keras_tpu_estimator.tf1_tools.port import special
 from keras_tpu_estimator.tf1_tools.port.kinds import Kind
 from keras_tpu_estimator.tf1_tools.port.program import Site
 from keras_tpu_estimator.tf1_tools.port.regions import Region
-from keras_tpu_estimator.tf1_tools.port.special import NOTHING
+from keras_tpu_estimator.tf1_tools.port.special import NOTHING, code
 from keras_tpu_estimator.tf1_tools.port.values import UnportableError, embedded
 
+# Texts with a single `%s`.
+_ONE_VALUE = re.compile(r"([^%]|%%)*%[rs]([^%]|%%)*", re.DOTALL)
 # Methods that only a session can run.
 _OF_SESSIONS = ("eval", "run")
 _LOG = re.compile(
@@ -59,13 +61,25 @@ def _method(site: Site, node: cst.Call, function: cst.Attribute) -> cst.BaseExpr
     return node
 
 
+def formatted(site: Site, node: cst.BinaryOperation) -> cst.BaseExpression:
+    """Returns `"%s" % x.shape` with a shape that is one value, and not several."""
+    operands = site.node
+    if not isinstance(operands, ast.BinOp) or not isinstance(operands.op, ast.Mod):
+        return node
+    text, kind = operands.left, site.program.kinds.kind(site.scope, operands.right)
+    is_text = isinstance(text, ast.Constant) and isinstance(text.value, str)
+    if kind is not Kind.SHAPE or not is_text or not _ONE_VALUE.fullmatch(text.value):
+        return node
+    return node.with_changes(right=code("({x},)", x=node.right))
+
+
 def _set(site: Site, node: cst.Call) -> cst.BaseExpression:
     """Returns the different variables of a list; Keras's are not hashable."""
     if not isinstance(site.node, ast.Call) or len(site.node.args) != 1:
         return node
     if site.program.kinds.kind(site.scope, site.node.args[0]) is not Kind.VARIABLES:
         return node
-    return special.code("{{v.path: v for v in {x}}}.values()", x=node.args[0].value)
+    return code("{{v.path: v for v in {x}}}.values()", x=node.args[0].value)
 
 
 def attribute(site: Site, node: cst.Attribute) -> cst.BaseExpression:

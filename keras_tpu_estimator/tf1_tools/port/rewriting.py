@@ -185,6 +185,14 @@ class _Rewriting(Surroundings):
             )
         return result
 
+    def leave_BinaryOperation(
+        self, original_node: cst.BinaryOperation, updated_node: cst.BinaryOperation
+    ) -> cst.BaseExpression:
+        site = self._site_at(original_node)
+        if site is None or site.region is not Region.STEP:
+            return updated_node
+        return methods.formatted(site, updated_node)
+
     def _attribute(self, site: Site, node: cst.Attribute) -> cst.BaseExpression:
         is_name = node.attr.value == "name" and isinstance(node.value, cst.Name)
         if self._shown and is_name:
@@ -307,7 +315,8 @@ class _Rewriting(Surroundings):
         if not isinstance(where, CodeRange):
             return None
         start, end = where.start, where.end
-        key = (start.line, start.column, end.line, end.column, type(node).__name__)
+        kind = "BinOp" if isinstance(node, cst.BinaryOperation) else type(node).__name__
+        key = (start.line, start.column, end.line, end.column, kind)
         return self._sites_by_position.get(key)
 
     # Statements.
@@ -436,7 +445,7 @@ class _Rewriting(Surroundings):
         self._empty_names.pop()
         for statement in updated_node.body.body:
             reading = self._readings.pop(statement, None)
-            if reading is not None:
+            if reading is not None and isinstance(statement, cst.SimpleStatementLine):
                 updated_node = batches.mapped(updated_node, reading, statement)
         return self._compound(original_node, updated_node, "params")
 
