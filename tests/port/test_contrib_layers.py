@@ -150,6 +150,22 @@ def test_scopes_of_callers_are_marked(tmp_path) -> None:
     assert code.count("layers.Conv2D(") == 1
 
 
+def test_scopes_that_are_returned_are_marked(tmp_path) -> None:
+    """Any caller may open them around other functions."""
+    body = (
+        "def scope_of():\n"
+        "    with slim.arg_scope([slim.conv2d], stride=2):\n"
+        "        with slim.arg_scope([slim.max_pool2d], stride=2) as scope:\n"
+        "            return scope\n\n\n"
+        "y = slim.conv2d(x, 4, 3)\n"
+        "return slim.flatten(y)"
+    )
+    code = ported(tmp_path, body)
+    assert "y = slim.conv2d(x, 4, 3)" in code
+    assert "return layers.Flatten()(y)" in code
+    assert "an `arg_scope` of its callers" in " ".join(code.split())
+
+
 def test_other_calls_do_not_depend_on_scopes(tmp_path) -> None:
     body = "with slim.arg_scope(params):\n    return tf.square(x)"
     assert "return ops.square(x)" in ported(tmp_path, body)

@@ -39,11 +39,14 @@ class ArgScope:
         functions: The full names of the functions, or none if the source does not
             show them.
         block: The `with` statement.
+        is_named: Whether the program can open it again under a name, as with
+            `with arg_scope([f]) as scope: return scope`.
     """
 
     call: ast.Call
     functions: frozenset[str]
     block: ast.With
+    is_named: bool = False
 
     def concerns(self, name: str) -> bool:
         """Returns whether it may pass arguments to a function."""
@@ -52,7 +55,7 @@ class ArgScope:
     @property
     def problem(self) -> str:
         """What a person has to write in its place, or ""."""
-        if not self.functions:
+        if not self.functions or self.is_named:
             return _UNKNOWN
         is_regularized = any(
             keyword.arg in _REGULARIZERS and ast.unparse(keyword.value) != "None"
@@ -107,7 +110,10 @@ class ArgScopes:
             raise UnportableError(_UNKNOWN)
         function = _function_around(scope)
         for arg_scope, functions in self._dynamic:
-            if function in functions and arg_scope.concerns(name):
+            may_be_open = function in functions or (
+                arg_scope.is_named and arg_scope not in scopes
+            )
+            if may_be_open and arg_scope.concerns(name):
                 raise UnportableError(_DYNAMIC)
         for arg_scope in scopes:
             _check_names(arg_scope)
@@ -124,14 +130,23 @@ class ArgScopes:
 
 
 def _arg_scopes(scope: Scope, block: ast.With) -> Iterator[ArgScope]:
+    # A scope with a name also has the arguments of those around it.
+    is_named = any(
+        item.optional_vars is not None and _is_arg_scope(scope, item.context_expr)
+        for statement in ast.walk(block)
+        if isinstance(statement, ast.With)
+        for item in statement.items
+    )
     for item in block.items:
         call = item.context_expr
-        if not isinstance(call, ast.Call):
-            continue
-        meaning = scope.meaning(call.func)
-        if isinstance(meaning, str) and canonical(meaning) in NAMES:
-            functions = _functions(scope, call) if item.optional_vars is None else []
-            yield ArgScope(call, frozenset(functions), block)
+        if isinstance(call, ast.Call) and _is_arg_scope(scope, call):
+            functions = frozenset(_functions(scope, call))
+            yield ArgScope(call, functions, block, is_named)
+
+
+def _is_arg_scope(scope: Scope, node: ast.expr) -> bool:
+    meaning = scope.meaning(node.func) if isinstance(node, ast.Call) else None
+    return isinstance(meaning, str) and canonical(meaning) in NAMES
 
 
 def _functions(scope: Scope, call: ast.Call) -> list[str]:
@@ -148,7 +163,7 @@ def _functions(scope: Scope, call: ast.Call) -> list[str]:
 def in_layers(name: str) -> str:
     """Returns the name in `tf.contrib.layers` or `.framework` of a name of slim."""
     prefix, _, last = name.rpartition(".")
-    if prefix != "tf.contrib.slim":
+    if prefix not in ("tf.contrib.slim", "tf.contrib.slim.layers"):
         return name
     module = "framework" if last == "arg_scope" else "layers"
     return f"tf.contrib.{module}.{last}"
