@@ -32,12 +32,14 @@ class Reading:
         dataset: The dataset whose iterator it reads, or `None` for a call of a
             function of the program.
         parameters: The names of the batch's parts, or none where it is returned.
+        iterator: The call that makes an iterator with a name, or `None`.
         problem: What a person has to write, or "".
     """
 
     call: ast.Call
     dataset: ast.expr | None
     parameters: tuple[str, ...] = ()
+    iterator: ast.expr | None = None
     problem: str = ""
 
     @property
@@ -82,7 +84,6 @@ class Batches:
         self._by_name: dict[str, list[Scope]] = {}
         for function in self._functions:
             self._add_name(function)
-        self.iterators: set[ast.expr] = set()
         self._readings: dict[ast.Call, Reading] = {}
         # Functions that return a dataset in the port, but a batch in TensorFlow 1.
         self._returning: set[Scope] = set()
@@ -93,6 +94,11 @@ class Batches:
             for function in self._functions:
                 self._read(function)
             is_settled = len(self._returning) == before
+        self.iterators = {
+            reading.iterator
+            for reading in self._readings.values()
+            if reading.iterator is not None and not reading.problem
+        }
 
     def reading(self, node: ast.AST) -> Reading | None:
         """Returns the reading that a call is, if it is one."""
@@ -178,17 +184,15 @@ class Batches:
         reading = Reading(call, dataset, (*names,))
         return self._with_iterator(function, reading, problem)
 
-    def _with_iterator(
-        self, function: Scope, reading: Reading, problem: str
-    ) -> Reading:
+    @staticmethod
+    def _with_iterator(function: Scope, reading: Reading, problem: str) -> Reading:
         """Returns a reading whose iterator, if it has a name, disappears."""
         owner = getattr(reading.call.func, "value", None)
         if reading.dataset is not None and isinstance(owner, ast.Name):
             iterator, _ = function.value(owner)
             if not _is_unchanged(function, reading.dataset, iterator):
                 problem = problem or _BY_HAND
-            if not problem:
-                self.iterators.add(iterator)
+            reading = dataclasses.replace(reading, iterator=iterator)
         return dataclasses.replace(reading, problem=problem)
 
 
