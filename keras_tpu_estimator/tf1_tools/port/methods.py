@@ -66,9 +66,10 @@ def formatted(site: Site, node: cst.BinaryOperation) -> cst.BaseExpression:
     operands = site.node
     if not isinstance(operands, ast.BinOp) or not isinstance(operands.op, ast.Mod):
         return node
-    text, kind = operands.left, site.program.kinds.kind(site.scope, operands.right)
-    is_text = isinstance(text, ast.Constant) and isinstance(text.value, str)
-    if kind is not Kind.SHAPE or not is_text or not _ONE_VALUE.fullmatch(text.value):
+    kind = site.program.kinds.kind(site.scope, operands.right)
+    text = operands.left.value if isinstance(operands.left, ast.Constant) else None
+    is_one_value = isinstance(text, str) and _ONE_VALUE.fullmatch(text)
+    if kind is not Kind.SHAPE or not is_one_value:
         return node
     return node.with_changes(right=code("({x},)", x=node.right))
 
