@@ -230,7 +230,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.rows(1)
+@pytest.mark.slow
 def test_port_of_slim_is_proved(tmp_path, capsys) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
