@@ -94,6 +94,7 @@ def test_exit_does_not_wait_for_stuck_releases():
 
 
 @needs_linux
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     "end",
     [

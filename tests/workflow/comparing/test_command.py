@@ -113,6 +113,7 @@ LOOP = """
     assert len"""
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("exists", [True, False])
 def test_scripts_that_wait_for_checkpoints(scripts: pathlib.Path, exists: bool) -> None:
     """They end, and their loops see the step at which training would have ended."""
@@ -137,7 +138,8 @@ EXPORT = """
     assert len"""
 
 
-@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("size", [5, 4])
 def test_scripts_that_export(scripts: pathlib.Path, size: int) -> None:
     """The names, dtypes and shapes of their signatures are compared."""
     paths = []
@@ -168,7 +170,8 @@ def test_another_estimator_evaluates(scripts: pathlib.Path) -> None:
     assert "prediction" in result.stdout
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("same", [False, True])
 def test_scripts_that_fail_after_training(scripts: pathlib.Path, same: bool) -> None:
     text = SCRIPT.format(bias=True)
     text = text.replace("    assert len", '    raise OSError("mine")\n    assert len')

@@ -167,7 +167,8 @@ def exporting(name: str) -> Any:
     return model_fn
 
 
-@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("name", ["second", "first"])
 def test_exports_are_compared_on_request(name: str) -> None:
     example = {"x": np.ones((1, 4), "float32")}
     report = kte.compare(
