@@ -1,4 +1,4 @@
-"""Batch normalization with TensorFlow 1's moving variance."""
+"""Batch normalization with TensorFlow's moving variance."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _FUSED_RANKS = (4, 5)
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
 class BatchNormalization(keras.layers.BatchNormalization):
-    """Batch normalization with TensorFlow 1's moving variance.
+    """Batch normalization with TensorFlow's moving variance.
 
     The counterpart of `tf.layers.BatchNormalization`. For images, TensorFlow fuses it
     into one operation, which multiplies the variance of a batch by `n / (n - 1)` before

@@ -13,9 +13,7 @@ import keras
 from keras_tpu_estimator.api.model_fn.update import Reduction
 from keras_tpu_estimator.api.model_fn.updates import (
     Gradient,
-    ReduceDtype,
     TrainOp,
-    combined_in,
     single_optimizers,
 )
 from keras_tpu_estimator.api.optimizers.optax_optimizer import (
@@ -27,8 +25,10 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_context import (
     Groups,
+    ReduceDtype,
     check_groups,
     check_partition,
+    combined_in,
 )
 from keras_tpu_estimator.base.tracing.gradient_requests import gradients, scalar
 from keras_tpu_estimator.base.tracing.variables import scope_for

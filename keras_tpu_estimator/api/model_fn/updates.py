@@ -1,11 +1,10 @@
 """Updates of variables that are executed after `model_fn`."""
 
 import contextlib
-import contextvars
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
@@ -13,30 +12,16 @@ from keras_tpu_estimator.api.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.api.model_fn.update import Reduction, Update
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax, as_keras
 from keras_tpu_estimator.base.mesh import replica_context
-from keras_tpu_estimator.base.mesh.replica_context import Groups, ReplicaShards
+from keras_tpu_estimator.base.mesh.replica_context import (
+    Groups,
+    ReduceDtype,
+    ReplicaShards,
+    combined_in,
+)
 from keras_tpu_estimator.base.tracing.variables import current_scope, scope_for
 from keras_tpu_estimator.base.upstream import keras_models
 
 Gradient = Any
-ReduceDtype = Literal["bfloat16", "float32"]
-_default_reduce_dtype: contextvars.ContextVar[ReduceDtype | None] = (
-    contextvars.ContextVar("reduce_dtype", default=None)
-)
-
-
-@contextlib.contextmanager
-def combining_in(dtype: ReduceDtype | None) -> Iterator[None]:
-    """Sets the dtype in which gradients are combined by default in a `with` block."""
-    token = _default_reduce_dtype.set(dtype)
-    try:
-        yield
-    finally:
-        _default_reduce_dtype.reset(token)
-
-
-def combined_in(dtype: ReduceDtype | None) -> ReduceDtype | None:
-    """Returns a dtype in which gradients are combined, or the default for `None`."""
-    return _default_reduce_dtype.get() if dtype is None else dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from keras_tpu_estimator.base.common.types import PyTree
 
 Groups = Sequence[Sequence[int]]
+ReduceDtype = Literal["bfloat16", "float32"]
 
 # The sides of the tiles in which TPUs store two dimensions of an array.
 _SUBLANES, _LANES = 8, 128
@@ -207,6 +208,26 @@ def mean_in_groups(
     if not context.axes:
         return x
     return mean_over(x, context.axes, groups, dtype_of_sum(dtype, context.platform))
+
+
+_default_reduce_dtype: contextvars.ContextVar[ReduceDtype | None] = (
+    contextvars.ContextVar("reduce_dtype", default=None)
+)
+
+
+@contextlib.contextmanager
+def combining_in(dtype: ReduceDtype | None) -> Iterator[None]:
+    """Sets the dtype in which gradients are combined by default in a `with` block."""
+    token = _default_reduce_dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _default_reduce_dtype.reset(token)
+
+
+def combined_in(dtype: ReduceDtype | None) -> ReduceDtype | None:
+    """Returns a dtype in which gradients are combined, or the default for `None`."""
+    return _default_reduce_dtype.get() if dtype is None else dtype
 
 
 def dtype_of_sum(

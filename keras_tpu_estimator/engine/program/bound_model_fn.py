@@ -15,7 +15,6 @@ import keras
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
-from keras_tpu_estimator.api.model_fn.updates import ReduceDtype, combining_in
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import (
@@ -25,6 +24,7 @@ from keras_tpu_estimator.base.common.params import (
 )
 from keras_tpu_estimator.base.common.shown import shown, some
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh.replica_context import ReduceDtype, combining_in
 from keras_tpu_estimator.base.upstream import keras_random
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 
