@@ -21,7 +21,10 @@ def model_of(kind):
     mask = None
     if kind == "masked":
         mask = keras.ops.any(keras.ops.not_equal(inputs, 0), axis=-1)
-    norm = layers.BatchNormalization(name="norm", renorm=kind == "renorm")
+    if kind == "fused":
+        norm = kte.BatchNormalization(name="norm", momentum=0.5, fused=True)
+    else:
+        norm = layers.BatchNormalization(name="norm", renorm=kind == "renorm")
     x = layers.GlobalAveragePooling1D(name="pool")(
         layers.Dense(4, "tanh", name="h")(norm(x, mask=mask))
     )
@@ -46,7 +49,7 @@ def trained(kind, directory, use_tpu, is_on=False):
     return {name: estimator.get_variable_value(name) for name in names}
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked", slow("renorm")])
+@pytest.mark.parametrize("kind", ["plain", "masked", "fused", slow("renorm")])
 @pytest.mark.parametrize("use_tpu", [True, slow(False)])
 def test_numbers_of_one_device(kind, use_tpu, tmp_path):
     expected = trained(kind, tmp_path / "one", use_tpu=False)

@@ -31,7 +31,8 @@ def test_averages_are_those_of_the_fused_operation() -> None:
         ((40, 3), True, True),
         ((2, 5, 4, 3), None, True),
         ((2, 5, 4, 3), False, False),
-        ((2, 5, 2, 2, 3), None, True),
+        # Other than tf-keras, TensorFlow 1.15 does not fuse volumes.
+        ((2, 5, 2, 2, 3), None, False),
     ],
     ids=str,
 )

@@ -239,3 +239,32 @@ def test_override_with_a_mask_is_unchanged():
     assert "_moments" not in vars(Below)
     assert not hasattr(Own._moments, "__wrapped__")
     assert issubclass(Own, tf_keras.layers.Layer)
+
+
+@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
+@pytest.mark.parametrize(
+    ("shape", "fused", "is_larger"),
+    [
+        ((2, 5, 4, 3), None, True),
+        ((2, 5, 4, 3), False, False),
+        ((2, 5, 2, 2, 3), None, False),
+        ((2, 5, 2, 2, 3), True, False),
+        ((10, 4, 3), None, False),
+    ],
+    ids=str,
+)
+def test_moving_variance_of_batch_normalization(shape, fused, is_larger):
+    """TensorFlow 1.15 fuses rank 4 only; a fused variance is `n / (n - 1)` times as
+    large.
+    """
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    with tf.Graph().as_default(), tf.Session() as session:
+        resolve("layers").batch_normalization(
+            tf.constant(x), training=True, momentum=0.0, fused=fused
+        )
+        session.run(tf.global_variables_initializer())
+        session.run(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+        (variance,) = tf.global_variables("batch_normalization/moving_variance")
+        actual = session.run(variance)
+    expected = x.reshape(-1, 3).var(axis=0, ddof=int(is_larger))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)

@@ -1,12 +1,28 @@
 """Batch normalization with TensorFlow's moving variance."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from keras import ops
 
-# The ranks of images and volumes, whose operation TensorFlow fuses.
-_FUSED_RANKS = (4, 5)
+from keras_tpu_estimator.base.mesh.replica_context import replica_context
+
+_are_together: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "are_together", default=False
+)
+
+
+@contextlib.contextmanager
+def over_replicas(are_together: bool) -> Iterator[None]:
+    """Says in a `with` block whether layers normalize over all replicas together."""
+    token = _are_together.set(are_together)
+    try:
+        yield
+    finally:
+        _are_together.reset(token)
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
@@ -21,7 +37,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     Args:
         *args: Those of `keras.layers.BatchNormalization`.
         fused: Whether the moving variance gets this factor. Defaults to `None`, for
-            inputs of rank 4 and 5.
+            inputs of rank 4 whose channels are the axis 1 or 3.
         **kwargs: Those of `keras.layers.BatchNormalization`.
 
     Example:
@@ -43,14 +59,20 @@ class BatchNormalization(keras.layers.BatchNormalization):
         """Normalizes a batch, and moves the averages in training."""
         before = ops.convert_to_tensor(self.moving_variance)
         outputs = super().call(inputs, training=training, mask=mask)
-        rank = len(inputs.shape)
-        is_fused = rank in _FUSED_RANKS if self.fused is None else self.fused
-        if training and self.trainable and is_fused:
+        if training and self.trainable and self._is_fused(len(inputs.shape)):
             count = ops.size(inputs) // inputs.shape[self.axis]
-            stayed = before * self.momentum
-            added = self.moving_variance - stayed
-            self.moving_variance.assign(stayed + added * (count / max(count - 1, 1)))
+            if _are_together.get():
+                count *= replica_context().num_replicas
+            decayed = before * self.momentum
+            increment = self.moving_variance - decayed
+            factor = count / max(count - 1, 1)
+            self.moving_variance.assign(decayed + increment * factor)
         return outputs
+
+    def _is_fused(self, rank: int) -> bool:
+        if self.fused is None:
+            return rank == 4 and self.axis % rank in (1, 3) and not self.renorm
+        return self.fused
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments."""

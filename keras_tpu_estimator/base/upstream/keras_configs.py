@@ -98,7 +98,7 @@ def _without_imports() -> contextlib.AbstractContextManager[None]:
     """
     return AVAILABLE.block(
         lambda is_available, library: (
-            library.name in sys.modules and is_available(library)
+            library.name.partition(".")[0] in sys.modules and is_available(library)
         )
     )
 

@@ -8,6 +8,7 @@ import jax
 import keras
 from keras import ops
 
+from keras_tpu_estimator.api.model_fn.batch_normalization import over_replicas
 from keras_tpu_estimator.base.mesh.replica_context import (
     cross_replica_mean,
     cross_replica_sum,
@@ -19,7 +20,7 @@ from keras_tpu_estimator.base.upstream.keras_layers import BATCH_MOMENTS
 def synchronizing(is_on: bool) -> Iterator[None]:
     """Makes layers normalize over the replicas in a `with` block, if it is on."""
     block = BATCH_MOMENTS.block(_synchronized) if is_on else contextlib.nullcontext()
-    with block:
+    with block, over_replicas(is_on):
         yield
 
 

@@ -243,6 +243,27 @@ def accept_overrides_without_mask() -> None:
     base.__init_subclass__ = classmethod(adapt)
 
 
+def fuse_only_images() -> None:
+    """Lets TF1's batch normalization fuse inputs of rank 4 only, as in TensorFlow 1.15.
+
+    Fused, the moving variance is larger. tf-keras also fuses volumes. Another call has
+    no effect.
+    """
+    # The layer of TensorFlow 2 is another class.
+    layers = importlib.import_module("tf_keras.api._v1.keras.layers")
+    build = layers.BatchNormalization.build
+    if hasattr(build, "__wrapped__"):
+        return
+
+    @functools.wraps(build)
+    def build_as_before(layer: Any, input_shape: Any) -> None:
+        if len(input_shape) != 4:
+            layer.fused = False
+        build(layer, input_shape)
+
+    layers.BatchNormalization.build = build_as_before
+
+
 def _takes_mask(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters
     kinds = {parameter.kind for parameter in parameters.values()}

@@ -21,6 +21,7 @@ from keras_tpu_estimator.tf1.names.catalogue import (
 )
 from keras_tpu_estimator.tf1.shims.old_libraries import (
     accept_overrides_without_mask,
+    fuse_only_images,
 )
 from keras_tpu_estimator.tf1.shims.stand_ins import StandIn, stored
 
@@ -217,6 +218,7 @@ def _imported(path: str, module: str) -> Any:
         ) from error
     if top == "tf_keras":
         accept_overrides_without_mask()
+        fuse_only_images()
         _supply_estimators()
     return imported
 

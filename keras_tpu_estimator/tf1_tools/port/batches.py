@@ -33,7 +33,7 @@ class Reading:
             function of the program.
         parameters: The names of the batch's parts, or none where it is returned.
         iterator: The call that makes an iterator with a name, or `None`.
-        problem: What a person has to write, or "".
+        problem: What a person has to write; empty if nothing.
     """
 
     call: ast.Call
@@ -245,7 +245,7 @@ def _targets(statement: ast.stmt | None, call: ast.Call) -> list[str]:
 
 
 def _following(node: ast.AST, statement: ast.stmt | None) -> list[ast.stmt]:
-    """Returns the statements of a function after one of its own statements."""
+    """Returns the statements that follow one in the body of a function."""
     body = getattr(node, "body", [])
     return body[body.index(statement) + 1 :] if statement in body else []
 
@@ -261,9 +261,9 @@ def _is_movable(names: list[str], function: Scope, statements: list[ast.stmt]) -
         return False  # A dataset of tuples passes several arguments.
     counts = collections.Counter(_stored(node) for node in ast.walk(function.node))
     after = collections.Counter(_stored(node) for node in nodes)
-    is_own = all(counts[name] == after[name] for name in {*after} - {None, *names})
+    are_local = all(counts[name] == after[name] for name in {*after} - {None, *names})
     returned = [n.value for n in nodes if isinstance(n, ast.Return)]
-    return is_own and not any(_has_list(function, value) for value in returned)
+    return are_local and not any(_has_list(function, value) for value in returned)
 
 
 def _stored(node: ast.AST) -> str | None:
@@ -324,7 +324,7 @@ def mapped(
         return function
     index = body.body.index(statement)
     first, *more = body.body[index + 1 :]
-    block = cst.IndentedBlock([_closer(first), *more], indent=body.indent)
+    block = cst.IndentedBlock([_without_empty_lines(first), *more], indent=body.indent)
     parameters = cst.Parameters([cst.Param(cst.Name(p)) for p in reading.parameters])
     space = [] if index == 0 else [cst.EmptyLine(indent=False)]
     comments = [line for line in statement.leading_lines if line.comment is not None]
@@ -346,7 +346,7 @@ def mapped(
     return function.with_changes(body=body.with_changes(body=statements))
 
 
-def _closer(statement: cst.BaseStatement) -> cst.BaseStatement:
+def _without_empty_lines(statement: cst.BaseStatement) -> cst.BaseStatement:
     """Returns a statement without the empty lines before it."""
     if not isinstance(statement, cst.SimpleStatementLine | cst.BaseCompoundStatement):
         return statement

@@ -62,16 +62,12 @@ def _model_fn(head: Head, optimizer: Any) -> Callable[..., Any]:
             bias = tf.get_variable("bias", [units], initializer=zeros)
             logits = bias * tf.ones([rows, units])
 
-        def train_op_fn(loss: Any) -> Any:
-            made = get_optimizer_instance(optimizer, _RATE)
-            return made.minimize(loss, global_step=tf.train.get_global_step())
-
         return head.create_estimator_spec(
             features=features,
             mode=mode,
             logits=logits,
             labels=labels,
-            train_op_fn=train_op_fn,
+            optimizer=get_optimizer_instance(optimizer, _RATE),
         )
 
     return model_fn
