@@ -2,8 +2,8 @@
 
 import jax
 
+from keras_tpu_estimator.checkpoints import ShardedVariable, ShardValues
 from keras_tpu_estimator.files.formats import registry as formats
-from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardValues
 
 
 def shard_values(value, writers):

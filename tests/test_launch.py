@@ -12,6 +12,7 @@ import jax
 import psutil
 import pytest
 
+from keras_tpu_estimator import HostError
 from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.hosts import (
     forwarding,
@@ -20,7 +21,7 @@ from keras_tpu_estimator.base.hosts import (
     started_processes,
 )
 from keras_tpu_estimator.base.hosts import launching as launch
-from keras_tpu_estimator.base.hosts.failures import HostError, code_of
+from keras_tpu_estimator.base.hosts.failures import code_of
 from keras_tpu_estimator.base.hosts.restarting import RestartPolicy, run_with_restarts
 from keras_tpu_estimator.base.hosts.started_processes import Outcome
 

@@ -33,6 +33,7 @@ from keras_tpu_estimator.estimator.exporting_estimator import (
     ExportTargets,
 )
 from keras_tpu_estimator.estimator.planning_estimator import PlanningEstimator
+from keras_tpu_estimator.files.formats.loading import step_of
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.runs import call_receiver, run_ledger
@@ -266,7 +267,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         with run_ledger.training(self._context.model_dir):
             if max_steps is not None and not self._context.hosts.are_several:
                 latest = self._context.latest_checkpoint()
-                if self._context.is_done(latest, max_steps):
+                step = 0 if latest is None else step_of(latest)
+                if self._context.is_done(latest, step, max_steps):
                     return self
             user_hooks = validate_hooks(hooks)
             self._context.mode_devices.check(ModeKeys.TRAIN)

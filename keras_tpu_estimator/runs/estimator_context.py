@@ -42,7 +42,7 @@ from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, Trac
 from keras_tpu_estimator.engine.program.steps import ReadAgainError
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.stale_files import check_listed
-from keras_tpu_estimator.files.formats import latest_checkpoints, loading
+from keras_tpu_estimator.files.formats import latest_checkpoints
 from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
@@ -259,18 +259,16 @@ class EstimatorContext:
             check_listed(self.model_dir)
         return latest
 
-    def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
-        """Returns whether a checkpoint has reached `max_steps`."""
-        if checkpoint is None or max_steps is None:
-            return False
-        if loading.step_of(checkpoint) < max_steps:
+    def is_done(self, checkpoint: str | None, step: int, max_steps: int | None) -> bool:
+        """Returns whether a checkpoint, of this step, has reached `max_steps`."""
+        if checkpoint is None or max_steps is None or step < max_steps:
             return False
         _logger.warning(
             "Training ends without a step: %s has reached step %d, and "
             "max_steps=%d counts the steps of all calls. Increase max_steps to "
             "continue.",
             checkpoint,
-            loading.step_of(checkpoint),
+            step,
             max_steps,
         )
         return True

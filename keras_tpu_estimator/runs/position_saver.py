@@ -15,6 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
@@ -30,12 +31,9 @@ from keras_tpu_estimator.engine.inputs.packing import (
     unpack,
     write_archive,
 )
-from keras_tpu_estimator.engine.inputs.position import (
-    Position,
-    remove_positions,
-    write_position,
-)
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.engine.inputs.position import Position, write_position
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles, SaveFiles
+from keras_tpu_estimator.files.formats.loading import step_of
 
 _RECORD = "callbacks.json"
 _OF_FIRST = r"\.callbacks(-0-of-\d+)?\.[^/\\]+$"
@@ -62,18 +60,21 @@ def write_states(saved: SaveFiles, states: Packed, hosts: Hosts = _ALONE) -> Non
 
 
 @restoring
-def read_states(prefix: str, hosts: Hosts = _ALONE) -> list[SavedState] | None:
-    """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt.
+def read_states(
+    files: ResumeFiles | None, hosts: Hosts = _ALONE
+) -> list[SavedState] | None:
+    """Reads states from a checkpoint's files, or returns `None` if there are none.
 
     If another number of hosts has written them, each host receives those of host 0.
+    Corrupt files raise `ValueError`.
     """
-    saved = SaveFiles.at(prefix)
-    if saved is None:
+    if files is None or not files.callbacks:
         return None
-    written = saved.all_callbacks()
-    of_hosts = [saved.callbacks(host, hosts.count) for host in range(hosts.count)]
-    if not written or not set(of_hosts).isdisjoint(written):
-        return _read(of_hosts[hosts.index])
+    written, save = files.callbacks, files.save
+    of_hosts = [save.callbacks(host, hosts.count) for host in range(hosts.count)]
+    if not set(of_hosts).isdisjoint(written):
+        path = of_hosts[hosts.index]
+        return _read(path) if path in written else None
     if hosts.is_chief:
         _logger.warning(
             "The callbacks and hooks of all processes resume with the state of process "
@@ -85,29 +86,45 @@ def read_states(prefix: str, hosts: Hosts = _ALONE) -> list[SavedState] | None:
     return _read(next(of_first, written[0]))
 
 
-def states_of(hooks: HookList, hosts: Hosts, checkpoint: str | None) -> HookStates:
-    """Returns the states of all hooks, with those of a checkpoint."""
-    return HookStates(
-        hooks.hooks,
-        None if checkpoint is None else read_states(checkpoint, hosts),
-        has_checkpoint=checkpoint is not None,
-        warns=hosts.is_chief,
-    )
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a call of `train` continues from.
+
+    Without a checkpoint it is step 0. `files` is `None` if another program wrote the
+    checkpoint.
+    """
+
+    checkpoint: str | None = None
+    step: int = 0
+    files: ResumeFiles | None = None
+
+    @classmethod
+    @restoring
+    def at(cls, checkpoint: str | None) -> Self:
+        """Reads the step of a checkpoint, and finds the files beside it."""
+        if checkpoint is None:
+            return cls()
+        return cls(checkpoint, step_of(checkpoint), ResumeFiles.at(checkpoint))
+
+    def states_of(self, hooks: HookList, hosts: Hosts) -> HookStates:
+        """Returns the states of all hooks, with those of the checkpoint."""
+        return HookStates(
+            hooks.hooks,
+            read_states(self.files, hosts),
+            has_checkpoint=self.checkpoint is not None,
+            warns=hosts.is_chief,
+        )
 
 
-def _read(path: str) -> list[SavedState] | None:
+def _read(path: str) -> list[SavedState]:
     advice = "Delete it so that they start without a state."
-    with (
-        contextlib.suppress(FileNotFoundError),
-        parsing(path, "contain the state of callbacks and hooks", advice),
-    ):
+    with parsing(path, "contain the state of callbacks and hooks", advice):
         record, blobs = read_archive(path, _RECORD)
         remaining_blobs, states = iter(blobs), []
         for text, count in json.loads(record["states"]):
             its_own = tuple(itertools.islice(remaining_blobs, count))
             states.append(SavedState(**unpack(Packed(text, its_own))))
         return states
-    return None
 
 
 def _packed(state: SavedState) -> Packed:
@@ -142,8 +159,8 @@ class PositionSaver:
         self.states: HookStates | None = None
         # The answer of all processes, after the last run.
         self._is_interrupted_anywhere: bool | None = None
-        # The checkpoints of the last step that was saved.
-        self._last: tuple[int, list[str]] = (-1, [])
+        # The saves of the last step that was saved.
+        self._last: tuple[int, list[SaveFiles]] = (-1, [])
 
     @contextlib.contextmanager
     def of_call(self, values: RunState) -> Iterator[None]:
@@ -155,7 +172,7 @@ class PositionSaver:
             if self._has_ended:
                 self._remove_at_end(values.step)
 
-    def report_no_steps(self, checkpoint: str | None) -> None:
+    def report_no_steps(self, start: Start) -> None:
         """Reports that the input after a checkpoint has no first step."""
         if self.is_interrupted():
             return
@@ -164,8 +181,8 @@ class PositionSaver:
             "interrupted call has read all of it. The next call reads the input "
             "from the beginning."
         )
-        if checkpoint is not None:
-            self._remove(checkpoint)
+        if start.files is not None:
+            self._remove(start.files.save)
 
     def beside(
         self, saved: SaveFiles, version: Version
@@ -176,7 +193,7 @@ class PositionSaver:
         """
         if version.step != self._last[0]:
             self._last = (version.step, [])
-        self._last[1].append(saved.prefix)
+        self._last[1].append(saved)
         if self._has_ended:
             return contextlib.nullcontext()
         position = None
@@ -220,13 +237,13 @@ class PositionSaver:
 
     def _remove_at_end(self, step: int) -> None:
         """Removes the files of this step, with which the call ends."""
-        saved, prefixes = self._last
+        saved_step, saves = self._last
         # A signal may have arrived after the last run.
-        if saved == step and not self._is_stopped():
-            for prefix in prefixes:
-                self._remove(prefix)
+        if saved_step == step and not self._is_stopped():
+            for save in saves:
+                self._remove(save)
 
-    def _remove(self, prefix: str) -> None:
+    def _remove(self, save: SaveFiles) -> None:
         # The chief also removes the files of other processes.
         if self._hosts.is_chief:
-            remove_positions(prefix)
+            save.remove_resume_files()

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
@@ -57,7 +58,7 @@ class Preemption:
     def __exit__(self, *exception: object) -> None:
         self._signals.__exit__(*exception)
 
-    def exit_if_requested(self, checkpoint: str | None) -> None:
+    def exit_if_requested(self, latest: Callable[[], str | None]) -> None:
         """Ends the script if a signal has arrived, and logs the latest checkpoint.
 
         Raises:
@@ -68,6 +69,7 @@ class Preemption:
         received = self._signals.received
         if received is None:
             return
+        checkpoint = latest()
         _logger.warning(
             "Training has stopped because of %s. %s",
             received.name,

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from keras_tpu_estimator.base.common import ledger, notebook
 from keras_tpu_estimator.base.common.ledger import Charging, TimeLedger
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.summary.run_times import (
     FILE_NAME,
     RunTimes,
     RunTimesFile,
     TimeTable,
 )
+from keras_tpu_estimator.runs.position_saver import Start
 
 # The interval between writes: a share of the time of the run, within these bounds.
 _LEAST_SECS, _SHARE, _MOST_SECS = 0.025, 0.01, 1.0
@@ -265,10 +265,8 @@ def evaluating(directory: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recording(
-    directory: str, checkpoint: str | None, is_writer: bool
-) -> Iterator[None]:
-    """Writes the times of a call of `train` that continues at a checkpoint.
+def recording(directory: str, start: Start, is_writer: bool) -> Iterator[None]:
+    """Writes the times of a call of `train`.
 
     Only one process of a job writes them.
     """
@@ -276,9 +274,9 @@ def recording(
     if charged is None:
         yield
         return
-    charged.resume(0 if checkpoint is None else loading.step_of(checkpoint))
+    charged.resume(start.step)
     with (
-        run_in(directory).recorded(checkpoint is not None)
+        run_in(directory).recorded(start.checkpoint is not None)
         if is_writer
         else contextlib.nullcontext()
     ):

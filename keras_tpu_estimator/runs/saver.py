@@ -293,7 +293,7 @@ class Saver:
             values, self._hosts.is_chief, self._shard_writer
         )
         # Other processes wait longer for a chief with a slow disk.
-        patience = self._bytes() / _SLOW_BYTES_PER_SEC
+        patience = values.nbytes / _SLOW_BYTES_PER_SEC
         trained = self._trained_paths()
         finite = FiniteValues({*trained} if has_run else set(), values.step)
         token = self._exchange.from_chief(new_token)
@@ -339,9 +339,6 @@ class Saver:
         )
         variables = {path: value.variable for path, value in values.items()}
         return BegunShards(variables, finish)
-
-    def _bytes(self) -> int:
-        return sum(value.nbytes for value in self._loop_state.values.values())
 
     def _key(self, directory: PathLike) -> str:
         return self._real_path(os.fsdecode(directory))

@@ -40,7 +40,6 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.files.directory import save_files, state_file
 from keras_tpu_estimator.files.directory.state_file import only_training
-from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
 from keras_tpu_estimator.runs.batch_runs import BatchRuns
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -52,7 +51,7 @@ from keras_tpu_estimator.runs.outfeed import (
     call_for_steps,
 )
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
-from keras_tpu_estimator.runs.position_saver import PositionSaver, states_of
+from keras_tpu_estimator.runs.position_saver import PositionSaver, Start
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
 from keras_tpu_estimator.runs.run_ledger import recording
 from keras_tpu_estimator.runs.saver import Saver
@@ -112,11 +111,12 @@ class Training:
                 steps=self.steps,
                 max_steps=self.max_steps,
             )
-            if context.is_done(checkpoint, self.max_steps):
+            start = Start.at(checkpoint)
+            if context.is_done(start.checkpoint, start.step, self.max_steps):
                 return
             if context.hosts.is_chief:
                 state_file.unmark_complete(context.model_dir)
-            steps = self._steps_after(checkpoint)
+            steps = self._steps_after(start.step)
             counting = StepCounting()
             plan = LoopPlan(
                 context.iterations,
@@ -125,21 +125,21 @@ class Training:
                 speed=context.loop_speed,
             )
             with (
-                recording(context.model_dir, checkpoint, context.hosts.is_chief),
-                self._input(plan, steps, checkpoint, preemption, counting) as (
+                recording(context.model_dir, start, context.hosts.is_chief),
+                self._input(plan, steps, start, preemption, counting) as (
                     infeed,
                     positions,
                 ),
             ):
                 first = next(infeed, None)
                 if first is None:
-                    positions.report_no_steps(checkpoint)
+                    positions.report_no_steps(start)
                 else:
                     step = first.prepare(context.runtime)
                     call = TrainingCall(
                         exchange=exchange,
                         preemption=preemption,
-                        checkpoint=checkpoint,
+                        start=start,
                         steps=steps,
                         plan=plan,
                         counting=counting,
@@ -147,7 +147,7 @@ class Training:
                         positions=positions,
                     )
                     self._train(call, step, first, (*watch, *self.hooks))
-        preemption.exit_if_requested(context.latest_checkpoint())
+        preemption.exit_if_requested(context.latest_checkpoint)
 
     @contextlib.contextmanager
     def _locked(self, exchange: HostExchange) -> Iterator[None]:
@@ -163,26 +163,23 @@ class Training:
             exchange.barrier()
             yield
 
-    def _steps_after(self, checkpoint: str | None) -> int | None:
-        """Returns the number of steps after a checkpoint, or `None` for no end."""
-        start = 0 if checkpoint is None else loading.step_of(checkpoint)
-        steps = self.steps if self.max_steps is None else self.max_steps - start
-        return steps_until_stop(self.hooks, start, steps)
+    def _steps_after(self, step: int) -> int | None:
+        """Returns the number of steps after a step, or `None` for no end."""
+        steps = self.steps if self.max_steps is None else self.max_steps - step
+        return steps_until_stop(self.hooks, step, steps)
 
     @contextlib.contextmanager
     def _input(
         self,
         plan: LoopPlan,
         steps: int | None,
-        checkpoint: str | None,
+        start: Start,
         preemption: Preemption,
         counting: StepCounting,
     ) -> Iterator[tuple[StagedInput, PositionSaver]]:
         """Opens the steps on the devices, and the saver of the input's position."""
         context, resumes = self.context, self.context.config.resume_input
-        start = None
-        if checkpoint is not None and resumes:
-            start = read_position(checkpoint, context.hosts)
+        position = read_position(start.files, context.hosts) if resumes else None
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
@@ -192,10 +189,10 @@ class Training:
             steps,
             chunk=plan.chunk,
             capacity=plan.capacity,
-            start=start,
+            start=position,
             hooks=self.hooks,
         ) as pipeline:
-            self._check_fits(checkpoint, pipeline)
+            self._check_fits(start.checkpoint, pipeline)
             with StagedInput(
                 context.runtime,
                 mode,
@@ -232,9 +229,9 @@ class Training:
     ) -> None:
         """Restores the values, trains them, and saves the last checkpoint."""
         context = self.context
-        donated = context.runtime.values.donated(step, call.checkpoint)
+        donated = context.runtime.values.donated(step, call.start.checkpoint)
         with context.reading(donated) as values:
-            is_new = call.checkpoint is None
+            is_new = call.start.checkpoint is None
             check_same_model(call.exchange, values, is_new)
             compare_edits(call.exchange, values, "train")
             results = TrainingResults(values.step, is_mean=not call.plan.follows_hooks)
@@ -339,7 +336,7 @@ class TrainingLoop:
         values, start = self._state.values, self._state.values.step
         ends = hook_list.run_ends(start, self._context.steps_between_hooks)
         self._plan.end_at(end - start for end in ends)
-        states = states_of(hook_list, self._context.hosts, self._call.checkpoint)
+        states = self._call.start.states_of(hook_list, self._context.hosts)
         self._call.positions.states = states
         if self._context.config.save_summary_steps:
             self._writer.write_start(start + 1)

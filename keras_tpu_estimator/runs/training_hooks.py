@@ -57,7 +57,7 @@ from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.loop_state import LiveModel, LoopState
 from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
-from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.position_saver import PositionSaver, Start
 from keras_tpu_estimator.runs.preemption import Preemption
 from keras_tpu_estimator.runs.run_ledger import run_in
 from keras_tpu_estimator.runs.saver import Saver
@@ -250,7 +250,7 @@ class TrainingCall:
 
     exchange: HostExchange
     preemption: Preemption
-    checkpoint: str | None
+    start: Start
     steps: int | None
     plan: LoopPlan
     counting: StepCounting

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.tracing.array_trees import leaves_of
-from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
+from keras_tpu_estimator.checkpoints import read_jax_params
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 

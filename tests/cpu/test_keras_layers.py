@@ -8,10 +8,11 @@ from helpers import batches_of, estimator_of, model_fn_of, repeated, slow
 from keras import layers
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator import ModeKeys
 from keras_tpu_estimator.base.cpu import tuning
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
-from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
+from keras_tpu_estimator.typing import Cores
 
 
 def small(*shape):

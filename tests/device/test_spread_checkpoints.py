@@ -13,10 +13,9 @@ from sharded_saves import shard_values
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.checkpoints import SaveFiles, ShardValues
 from keras_tpu_estimator.engine.device.host_values import check_whole
 from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.shards import ShardValues
 from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_stale_files

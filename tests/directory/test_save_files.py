@@ -14,6 +14,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.engine.inputs.position import (
     Position,
     StepRecipe,
@@ -29,7 +30,7 @@ from keras_tpu_estimator.files.directory import (
     state_file,
 )
 from keras_tpu_estimator.files.directory.layouts import SaveName
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.runs.position_saver import pack_states, write_states
 
@@ -387,7 +388,7 @@ def test_saving_a_step_twice_replaces_its_files(tmp_path, before, after):
         save(tmp_path, 10, value, after)
         assert checkpoints.latest_intact(tmp_path) == prefix
         assert kte.load_variable(prefix, "table").tolist() == [value] * 4
-        assert read_position(prefix).steps == value
+        assert read_position(ResumeFiles.at(prefix)).steps == value
     state = state_file.load(str(tmp_path))
     assert [each.name for each in state.saved] == ["model.ckpt-10"]
     names = {f"{prefix}.{end}" for end in ENDS[after]}
@@ -411,10 +412,10 @@ def test_failed_save_of_the_same_step_keeps_the_first(tmp_path, way, monkeypatch
 
 def test_iterator_state_is_never_that_of_another_save(tmp_path):
     prefix = save(tmp_path, 10, 1.0, "whole").prefix
-    assert read_position(prefix).steps == 1
+    assert read_position(ResumeFiles.at(prefix)).steps == 1
     # A user rewrites it.
     checkpoints.save(tmp_path, 10, {"table": np.zeros(4)})
-    assert read_position(prefix) is None
+    assert read_position(ResumeFiles.at(prefix)) is None
     assert not [*tmp_path.glob("*.input*")]
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.directory import state_file
-from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
+from keras_tpu_estimator.typing import CheckpointState, Saved
 
 
 @pytest.mark.parametrize(

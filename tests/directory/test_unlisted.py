@@ -14,8 +14,8 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.files.directory import stale_files
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 
 X, Y = regression_data()
 

@@ -7,8 +7,8 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.files.directory.location import prefix_of
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import writer
 
 

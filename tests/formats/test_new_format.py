@@ -15,11 +15,10 @@ from npz_format import NpzFormat
 from sharded_saves import shard_values, write_shards
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.checkpoints import Layout, SaveFiles
 from keras_tpu_estimator.files import inspection
 from keras_tpu_estimator.files.atomic.checksum import stamp, token_of
 from keras_tpu_estimator.files.directory import layouts, location, save_files
-from keras_tpu_estimator.files.directory.layouts import Layout
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.inspection import verify
 

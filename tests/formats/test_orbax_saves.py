@@ -25,10 +25,9 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints, experimental
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.checkpoints import SaveFiles, ShardValues
 from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.files.formats.shards import ShardValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_stale_files
 

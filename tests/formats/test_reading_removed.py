@@ -9,9 +9,9 @@ from sharded_saves import shard_values, write_shards
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import location, save_files
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader
 
 TABLE = np.arange(8.0)

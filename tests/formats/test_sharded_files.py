@@ -13,9 +13,9 @@ from sharded_saves import shard_values, write_shards
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import registry as formats
 from keras_tpu_estimator.files.inspection import Directory, verify
 

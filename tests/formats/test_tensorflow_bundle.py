@@ -14,8 +14,8 @@ from helpers import some_slow
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import tensorflow_format
 
 VALUES = {

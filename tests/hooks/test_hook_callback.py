@@ -10,15 +10,15 @@ from helpers import linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
-from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.api.hooks.stopping import NanTensorHook
-from keras_tpu_estimator.api.hooks.summary_saver import (
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
+from keras_tpu_estimator.hooks import (
+    CheckpointSaverHook,
+    NanTensorHook,
+    ProfilerHook,
     StepCounterHook,
     SummarySaverHook,
 )
-from keras_tpu_estimator.base.mesh.all_cores import all_cores
-from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 
 X, Y = regression_data()
 

@@ -11,13 +11,13 @@ import pytest
 from helpers import LoopOf
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.api.hooks.hook_list import (
     HookList,
     validate_hooks,
     validate_listeners,
 )
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.hooks import CheckpointSaverHook
+from keras_tpu_estimator.typing import Session
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 

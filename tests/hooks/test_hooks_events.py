@@ -22,10 +22,10 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.loop_results import LoopResults
-from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.summary_saver import TrainingLogHook
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.typing import Session
 
 X, Y = regression_data()
 

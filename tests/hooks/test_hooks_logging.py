@@ -18,7 +18,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.typing import Session
 
 X, Y = regression_data()
 Logging = kte.hooks.LoggingTensorHook

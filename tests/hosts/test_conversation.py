@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.base.hosts.failures import HostError
+from keras_tpu_estimator import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from tests.hosts.saying import said
 

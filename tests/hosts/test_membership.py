@@ -6,8 +6,9 @@ import signal
 import jax
 import pytest
 
+from keras_tpu_estimator import HostError
 from keras_tpu_estimator.base.hosts import membership, shutdown
-from keras_tpu_estimator.base.hosts.failures import HostError, Problem
+from keras_tpu_estimator.base.hosts.failures import Problem
 from keras_tpu_estimator.base.hosts.shutdown import End
 from keras_tpu_estimator.base.upstream import jax_clusters
 

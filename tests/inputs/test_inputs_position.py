@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator import InputPipelineConfig, checkpoints
 from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
@@ -26,12 +26,11 @@ from keras_tpu_estimator.engine.inputs.position import (
     RestorePoints,
     StepRecipe,
     read_position,
-    remove_positions,
     write_position,
 )
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2
@@ -369,18 +368,18 @@ def saved_and_read(directory, position):
     saved = SaveFiles(str(directory / "model.ckpt-1"))
     write_position(saved, position)
     saving.save_into(saved, 1, {}, retention=checkpoints.Retention())
-    return read_position(saved.prefix)
+    return read_position(ResumeFiles.at(saved.prefix))
 
 
 def test_saved_positions_are_read(tmp_path):
     prefix = str(tmp_path / "model.ckpt-1")
-    assert read_position(prefix) is None
+    assert read_position(ResumeFiles.at(prefix)) is None
     states = pack([{"x": b"abc", "y": b""}])
     position = Position(8, StepRecipe(None, 1, None), RestorePoint(4, 2, states))
     assert saved_and_read(tmp_path, position) == position
-    remove_positions(prefix)
-    remove_positions(prefix)
-    assert read_position(prefix) is None
+    SaveFiles.at(prefix).remove_resume_files()
+    SaveFiles.at(prefix).remove_resume_files()
+    assert read_position(ResumeFiles.at(prefix)) is None
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF, None])
@@ -401,7 +400,7 @@ def test_error_names_a_corrupt_position(tmp_path, byte):
         with open(path, "wb") as file:
             file.write(changed)
         try:
-            position = read_position(prefix)
+            position = read_position(ResumeFiles.at(prefix))
         except ValueError as error:
             assert path in str(error)
         else:
@@ -417,4 +416,4 @@ def test_error_names_a_position_of_another_form(tmp_path, record):
     with zipfile.ZipFile(saved.position(0, 1), "w") as file:
         file.writestr("position.json", record)
     with pytest.raises(ValueError, match="must contain the position in the input"):
-        read_position(saved.prefix)
+        read_position(ResumeFiles.at(saved.prefix))

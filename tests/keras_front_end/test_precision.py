@@ -10,7 +10,7 @@ from helpers import estimator_of, regression_data, repeated, slow, squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator import EstimatorModel
 
 X, Y = regression_data()
 MIXED = kte.RunConfig(dtype_policy="mixed_bfloat16")

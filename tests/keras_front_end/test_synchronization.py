@@ -11,10 +11,10 @@ from helpers import slow
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import EstimatorModel
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
 # The initial value of each variable, near the limit of its dtype.

@@ -20,7 +20,7 @@ from keras import ops
 from tensorflow.compat.v1 import nn, reduce_sum  # noqa: TID253
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.tf1.foreign_calls import TF1CallError
+from keras_tpu_estimator.errors import TF1CallError
 
 X, Y = regression_data(examples=16)
 HERE = __file__

@@ -20,9 +20,9 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.runs import position_saver
 from tests.many_hosts.problems import (
     AtStep,

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_estimator import experimental
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints import SaveFiles
 from tests.many_hosts.problems import BATCH, Here, dealt, listed, weights
 from tests.spread_networks import CLASSES, NETWORKS, TOKENS, convolutions, transformer
 

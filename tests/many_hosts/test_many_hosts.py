@@ -13,7 +13,8 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 from tests.forking.forks import forking
 from tests.many_hosts import (
     caught_scenarios,
@@ -375,8 +376,9 @@ def test_each_host_saves_its_iterator_and_callbacks(base, two):
     del two
     prefix = str(base / "two" / "elastic" / "model.ckpt-8")
     saved = SaveFiles.at(prefix)
-    assert saved.positions() == [saved.position(host, 2) for host in range(2)]
-    assert saved.all_callbacks() == [saved.callbacks(host, 2) for host in range(2)]
+    files = ResumeFiles.from_save(saved)
+    assert files.positions == tuple(saved.position(host, 2) for host in range(2))
+    assert files.callbacks == tuple(saved.callbacks(host, 2) for host in range(2))
 
 
 def test_training_continues_on_other_numbers_of_hosts(

@@ -10,9 +10,10 @@ import pytest
 from jax.sharding import Mesh
 
 from keras_tpu_estimator.base.common.topology import Topology
-from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.base.tpu import attention as kernel
 from keras_tpu_estimator.base.tpu.attention import Visibility
+from keras_tpu_estimator.typing import Cores
 
 BATCH = 2
 TPU = dataclasses.replace(ONE_CORE, device=types.SimpleNamespace(platform="tpu"))

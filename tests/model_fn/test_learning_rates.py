@@ -12,7 +12,7 @@ from helpers import estimator_of, model_fn_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator import EstimatorModel
 
 X, Y = regression_data()
 SGD = keras.optimizers.SGD

@@ -11,7 +11,7 @@ import pytest
 from helpers import estimator_of, model_fn_of, regression_data, repeated, slow
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator import EstimatorModel
 
 optax = pytest.importorskip("optax", reason="optax is not installed")
 

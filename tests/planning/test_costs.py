@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from helpers import slow
 
+from keras_tpu_estimator.errors import DoesNotFitError
 from keras_tpu_estimator.planning import (
     compiling,
     costs,
@@ -14,7 +15,6 @@ from keras_tpu_estimator.planning import (
     topologies,
 )
 from keras_tpu_estimator.planning.costs import Roofline
-from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Memory
 from tests.planning import lowering, recorded
 from tests.planning.lowering import V5E

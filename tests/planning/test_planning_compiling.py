@@ -10,9 +10,9 @@ from helpers import slow
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 
+from keras_tpu_estimator.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from tests.planning import lowering
 from tests.planning.lowering import V5E
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
+from keras_tpu_estimator.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning import topologies
-from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.planning.plans import Plan, Refusal
+from keras_tpu_estimator.typing import Plan, Refusal
 
 X, Y = regression_data(examples=64, size=128)
 BATCHES = batches_of(X, Y)

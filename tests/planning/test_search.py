@@ -11,13 +11,13 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning import search_table
 from keras_tpu_estimator.planning.calls import Call
-from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.kept_plans import KeptPlans
-from keras_tpu_estimator.planning.plans import Plan
 from keras_tpu_estimator.planning.search import Candidate, SearchOptions, search
 from keras_tpu_estimator.planning.topologies import parse
+from keras_tpu_estimator.typing import Plan
 
 V5E, V6E = parse("v5e:2x2"), parse("v6e:2x2")
 # The memory that options leave, and the time that they cost.

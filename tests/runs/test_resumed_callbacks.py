@@ -23,8 +23,9 @@ from keras_tpu_estimator.api.hooks import state_sources
 from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
 from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.checkpoints import SaveFiles
 from keras_tpu_estimator.engine.device.run_state import Version
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 from keras_tpu_estimator.runs import position_saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 
@@ -165,7 +166,9 @@ def train(model_dir, hooks, max_steps=STEPS, **settings):
 
 
 def state_of(model_dir, step):
-    states = position_saver.read_states(os.path.join(model_dir, f"model.ckpt-{step}"))
+    states = position_saver.read_states(
+        ResumeFiles.at(os.path.join(model_dir, f"model.ckpt-{step}"))
+    )
     return {each.kind.rsplit(".", 1)[-1]: each for each in states or ()}
 
 
@@ -414,7 +417,7 @@ def test_methods_with_other_arguments_are_ignored(tmp_path):
     assert state_of(tmp_path, 4)["Store"].state is None
 
 
-def test_each_process_saves_its_state(tmp_path, caplog, monkeypatch):
+def test_each_process_saves_its_state(tmp_path, caplog):
     def write(index):
         hook = StopAfterRuns(3)
         hook.begin()
@@ -428,11 +431,10 @@ def test_each_process_saves_its_state(tmp_path, caplog, monkeypatch):
             assert os.path.exists(saved.callbacks(index, 2))
 
     def read(hosts):
-        (state,) = position_saver.read_states(saved.prefix, hosts)
+        (state,) = position_saver.read_states(ResumeFiles.from_save(saved), hosts)
         return state.changed, state.state
 
     saved = SaveFiles(str(tmp_path / "model.ckpt-4"))
-    monkeypatch.setattr(SaveFiles, "at", lambda prefix: saved)
     for index in range(2):
         write(index)
     own = [read(Hosts(index, 2)) for index in range(2)]
@@ -442,7 +444,7 @@ def test_each_process_saves_its_state(tmp_path, caplog, monkeypatch):
     assert read(Hosts(0, 1)) == read(Hosts(1, 4)) == own[0]
     assert len(warnings_in(caplog, "resume with the state of process 0")) == 1
     os.remove(saved.callbacks(1, 2))
-    assert position_saver.read_states(saved.prefix, Hosts(1, 2)) is None
+    assert position_saver.read_states(ResumeFiles.from_save(saved), Hosts(1, 2)) is None
 
 
 def test_best_weights_keep_their_dtypes(tmp_path):

@@ -8,10 +8,10 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.base.common import system
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.export import folders
+from keras_tpu_estimator.hooks import CheckpointSaverHook
 
 FILES = ("a.txt", "b.txt", "deep/c.txt")
 

@@ -1,5 +1,6 @@
 """Tests an estimator whose `model_dir` is a URL."""
 
+import collections
 import json
 import os
 import re
@@ -99,6 +100,30 @@ def test_train_evaluate_predict(memory, local):
     np.testing.assert_array_equal(first, second)
     earlier = other.evaluate(HELD_OUT, checkpoint_path=f"{URL}/model.ckpt-4")
     assert earlier["global_step"] == 4
+
+
+def test_call_sends_few_requests(memory, local, monkeypatch):
+    requests, running = [], []
+
+    def counted(function):
+        def call(*args, **kwargs):
+            # A request of the store's own code is part of the one that is running.
+            if not running:
+                requests.append(function.__name__)
+            running.append(function)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                running.pop()
+
+        return call
+
+    estimator = new_estimator().train(TRAIN, max_steps=4)
+    store = type(memory)
+    for name in ("info", "ls", "open", "rm_file", "get_file", "put_file", "pipe_file"):
+        monkeypatch.setattr(store, name, counted(getattr(store, name)))
+    estimator.train(TRAIN, steps=1)
+    assert 30 < len(requests) <= 60, collections.Counter(requests)
 
 
 def test_call_continues_where_another_one_ended(memory, tmp_path):

@@ -9,6 +9,7 @@ from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 from tests.torture import saves
 from tests.torture.operations import Killed
 
@@ -59,7 +60,7 @@ def number_of(prefix):
     del values["global_step"]
     (number,) = {int(each) for value in values.values() for each in value}
     for host in range(2):
-        position = read_position(prefix, Hosts(host, 2))
+        position = read_position(ResumeFiles.at(prefix), Hosts(host, 2))
         assert position.steps == number
     return number
 

@@ -9,11 +9,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_session
 
-from keras_tpu_estimator import export
+from keras_tpu_estimator import evaluate_continuously, export
 from keras_tpu_estimator.export import receivers
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.tf1.shims.resolving import resolve
-from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 

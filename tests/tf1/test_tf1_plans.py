@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from helpers import batches_of, estimator_of
 
-from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.errors import DoesNotFitError
 
 X = np.ones((2**14, 128), "float32")
 

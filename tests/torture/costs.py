@@ -20,11 +20,10 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
+from keras_tpu_estimator.checkpoints import SaveFiles, ShardValues
 from keras_tpu_estimator.engine.device.host_values import on_host
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import registry as formats
-from keras_tpu_estimator.files.formats.shards import ShardValues
 from tests.torture import memory, states
 from tests.torture.saves import FORMATS, PARTS, TREE, WHOLE, WHOLE_TREE
 

@@ -14,6 +14,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.api.hooks.hook_states import SavedState
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.checkpoints import SaveFiles, ShardedVariable, ShardValues
 from keras_tpu_estimator.engine.inputs.position import (
     Position,
     StepRecipe,
@@ -22,9 +23,8 @@ from keras_tpu_estimator.engine.inputs.position import (
 )
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory import layouts, location, save_files
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
-from keras_tpu_estimator.files.formats.shards import ShardedVariable, ShardValues
 from keras_tpu_estimator.runs.position_saver import (
     pack_states,
     read_states,
@@ -226,10 +226,10 @@ def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> i
     is_one = len(found) == 1 and found <= allowed
     expect(is_one, f"Values are {allowed}, not {found} of {step}: {what}")
     for host in range(_HOSTS):
-        position = read_position(latest, Hosts(host, _HOSTS))
+        position = read_position(ResumeFiles.at(latest), Hosts(host, _HOSTS))
         is_own = position is not None and {float(position.steps)} == found
         expect(is_own, f"{position} is that of {found}: {what}")
-    states = read_states(latest) or ()
+    states = read_states(ResumeFiles.at(latest)) or ()
     numbers_in = [each.state["number"] for each in states]
     expect(numbers_in == [*found], f"{numbers_in} is {found}: {what}")
     return int(found.pop())
@@ -272,7 +272,8 @@ def _files_of(prefix: str) -> Iterator[str]:
     main = location.main_file(prefix)
     saved = SaveFiles.at(prefix)
     expect(saved is not None, f"{prefix} is of a save.")
-    yield from (*saved.positions(), *saved.all_callbacks())
+    resume_files = ResumeFiles.from_save(saved)
+    yield from (*resume_files.positions, *resume_files.callbacks)
     if main.endswith(layouts.INDEX):
         yield from layouts.data_files(prefix)
         yield from (main, prefix + layouts.META)

@@ -58,7 +58,7 @@ def told(request, record_property):
 @pytest.fixture
 def compiles(tmp_path, told):
     """Compiles a call of a program, and checks its requirements."""
-    from keras_tpu_estimator.planning.errors import CompileError
+    from keras_tpu_estimator.errors import CompileError
 
     def compile_(programs, name, mode, topology):
         program = programs[name]

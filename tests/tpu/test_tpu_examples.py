@@ -16,9 +16,10 @@ from tpu_programs import DATA_PARALLEL, check, topologies_of
 
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.dry_run import DryRun
-from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
+from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.runs.call_receiver import receiving_calls
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
+from keras_tpu_estimator.typing import Refusal
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _ALL = ("train", "eval", "infer")

@@ -9,11 +9,12 @@ from helpers import slow
 from tpu_models import input_fn
 from tpu_table import GPUS, TOPOLOGIES
 
-from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator import ModeKeys
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.gpus import is_installed
-from keras_tpu_estimator.planning.plans import Plan, PlanOptions
+from keras_tpu_estimator.planning.plans import PlanOptions
+from keras_tpu_estimator.typing import Plan
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 # `tests.tpu.make_table` sets it to use all topologies instead of a program's own.

@@ -10,10 +10,10 @@ from jax.extend import core as jex
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import EstimatorModel
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.base.tracing.rematerialization import rematerialized
-from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 MODES = ["activations", "full"]

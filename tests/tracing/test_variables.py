@@ -23,7 +23,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.tracing.capture import capture
-from keras_tpu_estimator.base.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.errors import TwoUnderOnePathError
 
 X, Y = regression_data()
 

@@ -13,9 +13,9 @@ from keras_tpu_estimator.base.upstream.private_names import (
     LAST_TRIED,
     PrivateAttribute,
     PrivateName,
-    UnsupportedVersionError,
     run_apart,
 )
+from keras_tpu_estimator.errors import UnsupportedVersionError
 
 
 def test_first_existing_path_is_used():

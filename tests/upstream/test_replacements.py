@@ -9,14 +9,12 @@ import types
 import pytest
 
 from keras_tpu_estimator.base import upstream
-from keras_tpu_estimator.base.upstream.private_names import (
-    PrivateName,
-    UnsupportedVersionError,
-)
+from keras_tpu_estimator.base.upstream.private_names import PrivateName
 from keras_tpu_estimator.base.upstream.replacements import (
     ModuleReplacement,
     Replacement,
 )
+from keras_tpu_estimator.errors import UnsupportedVersionError
 
 
 class Base:

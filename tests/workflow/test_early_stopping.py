@@ -7,7 +7,7 @@ import pytest
 from training_helpers import HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.typing import Session
 
 experimental = kte.experimental
 

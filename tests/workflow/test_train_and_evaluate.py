@@ -10,7 +10,7 @@ from helpers import batches_of, estimator_of, in_cluster, linear, model_fn_of, r
 from training_helpers import DATA, HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.typing import Session
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 from keras_tpu_estimator.workflow.train_and_evaluate import EvaluationListener
 

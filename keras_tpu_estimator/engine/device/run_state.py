@@ -108,6 +108,11 @@ class RunState(Mapping[str, jax.Array]):
         return len(self._values)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all values."""
+        return sum(value.nbytes for value in self._values.values())
+
+    @property
     def version(self) -> Version:
         """The identity of the current values, which devices may still compute."""
         return self._version

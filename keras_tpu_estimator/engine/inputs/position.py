@@ -8,7 +8,6 @@ another program. With several hosts, each writes one:
 """
 
 import collections
-import contextlib
 import dataclasses
 import logging
 import time
@@ -23,7 +22,7 @@ from keras_tpu_estimator.engine.inputs.packing import (
     read_archive,
     write_archive,
 )
-from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import ResumeFiles, SaveFiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,38 +209,24 @@ def write_position(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) 
 
 
 @restoring
-def read_position(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
-    """Reads the position of a checkpoint, or returns `None`.
+def read_position(files: ResumeFiles | None, hosts: Hosts = _ALONE) -> Position | None:
+    """Reads the position from a checkpoint's files, or returns `None`.
 
     If another number of hosts has written it, it has only the number of steps. A
     corrupt file raises `ValueError`.
     """
-    saved = SaveFiles.at(prefix)
-    if saved is None:
+    if files is None or not files.positions:
         return None
-    position = _read(saved.position(hosts.index, hosts.count))
-    if position is not None:
-        return position
-    for path in saved.positions():
-        other = _read(path)
-        if other is not None:
-            return Position(other.steps, other.recipe)
-    return None
+    path = files.save.position(hosts.index, hosts.count)
+    if path in files.positions:
+        return _read(path)
+    other = _read(files.positions[0])
+    return Position(other.steps, other.recipe)
 
 
-def remove_positions(prefix: str) -> None:
-    """Removes the positions of a checkpoint, and its callbacks' state."""
-    saved = SaveFiles.at(prefix)
-    if saved is not None:
-        saved.remove_resume_files()
-
-
-def _read(path: str) -> Position | None:
+def _read(path: str) -> Position:
     advice = "Delete it to read the input from the beginning."
-    with (
-        contextlib.suppress(FileNotFoundError),
-        parsing(path, "contain the position in the input", advice),
-    ):
+    with parsing(path, "contain the position in the input", advice):
         record, blobs = read_archive(path, _RECORD)
         restore_point = record["restore_point"]
         if restore_point["states"] is not None:
@@ -251,4 +236,3 @@ def _read(path: str) -> Position | None:
             StepRecipe(**record["recipe"]),
             RestorePoint(**restore_point),
         )
-    return None

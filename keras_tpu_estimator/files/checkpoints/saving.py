@@ -18,6 +18,7 @@ from keras_tpu_estimator.files.directory import (
     save_files,
     state_file,
 )
+from keras_tpu_estimator.files.directory.layouts import Listing
 from keras_tpu_estimator.files.directory.retention import Retention, best
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
@@ -131,7 +132,8 @@ def save_into(
     save_files.sweep_if_alone(model_dir, but=saved)
     before = state_file.load(model_dir)
     new = Saved(name, time.time() if now is None else now)
-    with saved.undone_on_failure():
+    listing = Listing.at(model_dir)
+    with saved.undone_on_failure(listing):
         saved.mark_unlisted()
         formats.write(
             saved,
@@ -143,7 +145,7 @@ def save_into(
         # checkpoint.
         best_prefix = best(model_dir)
         best_name = best_prefix and os.path.basename(best_prefix)
-        after, dropped = retention.split(_append(model_dir, before, new), best_name)
+        after, dropped = retention.split(_append(listing, before, new), best_name)
         going = [os.path.join(model_dir, old) for old in dropped]
         with contextlib.ExitStack() as marked:
             for old in filter(None, map(SaveFiles.at, going)):
@@ -155,13 +157,13 @@ def save_into(
 
 
 def _append(
-    model_dir: str, before: CheckpointState | None, new: Saved
+    listing: Listing, before: CheckpointState | None, new: Saved
 ) -> CheckpointState:
     """Returns the state with the new checkpoint and without missing ones."""
     saved = before.saved if before else ()
     last_preserved = before.last_preserved if before else None
     still_there = (
-        old for old in saved if old.name != new.name and _is_own(model_dir, old.name)
+        old for old in saved if old.name != new.name and _is_own(listing, old.name)
     )
     return CheckpointState(
         latest=new.name,
@@ -170,8 +172,9 @@ def _append(
     )
 
 
-def _is_own(model_dir: str, name: str) -> bool:
+def _is_own(listing: Listing, name: str) -> bool:
     # Users edit the state file to start from a checkpoint elsewhere. That
     # checkpoint must not be deleted.
     is_inside = not os.path.dirname(name)
-    return is_inside and location.exists(os.path.join(model_dir, name))
+    prefix = os.path.join(listing.directory, name)
+    return is_inside and location.exists(prefix, listing.is_file)

@@ -10,6 +10,7 @@ again beside them, unless the layout of a format fixes them.
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Self
@@ -144,9 +145,11 @@ def endings() -> tuple[str, ...]:
     return tuple(layout.ending for layout in LAYOUTS)
 
 
-def layout_at(prefix: str) -> Layout | None:
+def layout_at(
+    prefix: str, is_file: Callable[[str], bool] = paths.is_file
+) -> Layout | None:
     """Returns the layout of the existing checkpoint at a prefix, or `None`."""
-    existing = (layout for layout in LAYOUTS if paths.is_file(layout.main(prefix)))
+    existing = (layout for layout in LAYOUTS if is_file(layout.main(prefix)))
     return next(existing, None)
 
 
@@ -217,6 +220,62 @@ class SaveName:
     def is_folder(self) -> bool:
         """Whether this is the name of a folder."""
         return any(self.kind in layout.folders for layout in LAYOUTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The names in a directory, which are read at once.
+
+    Each question to an object store takes as long as a list of all names.
+    """
+
+    directory: str
+    names: frozenset[str]
+
+    @classmethod
+    def at(cls, directory: str) -> Self:
+        """Reads the names in a directory, which may be missing."""
+        try:
+            names = paths.names_in(directory or os.curdir)
+        except FileNotFoundError:
+            names = []
+        return cls(directory, frozenset(names))
+
+    @classmethod
+    def beside(cls, prefix: str) -> Self:
+        """Reads the names in the directory of a prefix."""
+        return cls.at(os.path.dirname(prefix))
+
+    def is_file(self, path: str) -> bool:
+        """Returns whether a file of the directory exists, and existed before."""
+        return os.path.basename(path) in self.names and paths.is_file(path)
+
+    def prefixes(self) -> list[str]:
+        """Returns the prefixes of the files that have names of saves."""
+        return [os.path.join(self.directory, name) for name in self._saves]
+
+    def saves_at(self, prefix: str) -> list[tuple[str, SaveName]]:
+        """Returns the files at a prefix that have names of saves, with the names."""
+        return self._saves.get(os.path.basename(prefix), [])
+
+    def without(self, prefix: str, token: str) -> Self:
+        """Returns the names except those of one save."""
+        left_out = {
+            os.path.basename(path)
+            for path, named in self.saves_at(prefix)
+            if named.token == token
+        }
+        return dataclasses.replace(self, names=self.names - left_out)
+
+    @functools.cached_property
+    def _saves(self) -> dict[str, list[tuple[str, SaveName]]]:
+        saves: dict[str, list[tuple[str, SaveName]]] = {}
+        for name in sorted(self.names):
+            named = SaveName.parse(name)
+            if named is not None:
+                path = os.path.join(self.directory, name)
+                saves.setdefault(named.prefix, []).append((path, named))
+        return saves
 
 
 @functools.lru_cache(maxsize=2)

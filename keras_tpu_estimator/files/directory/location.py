@@ -115,9 +115,9 @@ def prefix_at(path: str) -> str:
     return path if paths.is_directory(path) else prefix_of(path)
 
 
-def exists(prefix: str) -> bool:
+def exists(prefix: str, is_file: Callable[[str], bool] = paths.is_file) -> bool:
     """Returns whether a prefix has a main file, without opening it."""
-    return layouts.layout_at(prefix) is not None
+    return layouts.layout_at(prefix, is_file) is not None
 
 
 def main_file(prefix: str) -> str | None:

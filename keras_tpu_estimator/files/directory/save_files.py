@@ -17,7 +17,7 @@ from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
 from keras_tpu_estimator.files.directory import layouts, location, stale_files
-from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
+from keras_tpu_estimator.files.directory.layouts import Layout, Listing
 from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
 from keras_tpu_estimator.files.directory.state_file import if_no_training
 
@@ -107,25 +107,10 @@ class SaveFiles:
         """Returns the path of the file with the state of a host's callbacks."""
         return layouts.callbacks(self.prefix, host, hosts, self.token)
 
-    def all_callbacks(self) -> list[str]:
-        """Returns the existing files with the states of callbacks, of all hosts."""
-        return sorted(self._of_kinds("callbacks"))
-
-    def positions(self) -> list[str]:
-        """Returns the existing files of iterator states, of all hosts."""
-        return self._of_kinds("position")
-
     def remove_resume_files(self) -> None:
         """Removes files that are needed only if the call is interrupted."""
-        stale_files.remove_files(self._of_kinds("position", "callbacks"))
-
-    def _of_kinds(self, *kinds: str) -> list[str]:
-        """Returns the existing files of this save that are of some kinds."""
-        return [
-            path
-            for path, named in stale_files.listed(self.prefix)
-            if named.kind in kinds and named.token == self.token
-        ]
+        existing = ResumeFiles.from_save(self)
+        stale_files.remove_files((*existing.positions, *existing.callbacks))
 
     def mark_unlisted(self) -> None:
         """Marks the checkpoint for deletion unless it is listed.
@@ -158,13 +143,17 @@ class SaveFiles:
     @contextlib.contextmanager
     def replacing(self, layout: Layout) -> Iterator[None]:
         """Removes the previous checkpoint after the block wrote a new `layout`."""
-        before = stale_files.checkpoint_files(self.prefix)
+        listing = Listing.beside(self.prefix)
+        before = stale_files.checkpoint_files(self.prefix, listing.is_file)
         yield
         now = {layout.main(self.prefix), *layout.members(self.prefix)}
         # The main file of another format is removed first, because readers may
         # prefer it.
         stale_files.remove_files(path for path in before if path not in now)
-        stale_files.tidy(self.prefix, stale_files.listed(self.prefix))
+        new = ExistingCheckpoint(
+            self.prefix, layout, tuple(layout.data_at(self.prefix)), self.token
+        )
+        new.tidy(listing.saves_at(self.prefix))
 
     @contextlib.contextmanager
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
@@ -180,18 +169,17 @@ class SaveFiles:
         except BaseException:
             # Only the first error is raised.
             with contextlib.suppress(Exception):
-                stale_files.tidy(
-                    self.prefix, stale_files.listed(self.prefix), self.token
-                )
+                stale_files.tidy(self.prefix, Listing.beside(self.prefix), self.token)
             raise
 
     @contextlib.contextmanager
-    def undone_on_failure(self) -> Iterator[None]:
+    def undone_on_failure(self, listing: Listing) -> Iterator[None]:
         """Removes the files of the save if the block fails.
 
-        Files that have already replaced another checkpoint are kept.
+        Files that have already replaced another checkpoint, in the directory's
+        `listing`, are kept.
         """
-        is_new = not location.exists(self.prefix)
+        is_new = not location.exists(self.prefix, listing.is_file)
         with self.tidied_on_failure():
             try:
                 yield
@@ -206,12 +194,40 @@ class SaveFiles:
                 raise
 
 
+@dataclasses.dataclass(frozen=True)
+class ResumeFiles:
+    """The existing files beside a checkpoint with which a later `train` resumes.
+
+    `positions` are those of iterator states, and `callbacks` those of the states of
+    callbacks and hooks, of all hosts.
+    """
+
+    save: SaveFiles
+    positions: tuple[str, ...]
+    callbacks: tuple[str, ...]
+
+    @classmethod
+    def from_save(cls, save: SaveFiles) -> Self:
+        """Finds the files of a save."""
+        paths_by_kind: dict[str, list[str]] = {"position": [], "callbacks": []}
+        for path, named in Listing.beside(save.prefix).saves_at(save.prefix):
+            if named.kind in paths_by_kind and named.token == save.token:
+                paths_by_kind[named.kind].append(path)
+        return cls(save, *map(tuple, paths_by_kind.values()))
+
+    @classmethod
+    def at(cls, prefix: str) -> Self | None:
+        """Finds the files of a checkpoint; `None` if another program wrote it."""
+        save = SaveFiles.at(prefix)
+        return None if save is None else cls.from_save(save)
+
+
 def tidy(prefix: str) -> None:
     """Removes stale files beside the checkpoint at a prefix.
 
     If there is no checkpoint, this removes all files that would belong to it.
     """
-    stale_files.tidy(prefix, stale_files.listed(prefix))
+    stale_files.tidy(prefix, Listing.beside(prefix))
 
 
 def remove(prefix: str) -> None:
@@ -229,22 +245,17 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     """
     if not is_url(directory):
         commit.remove_abandoned(directory)
-    files_by_name: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in stale_files.files_in(directory):
-        if but is None or (named.prefix, named.token) != (
-            os.path.basename(but.prefix),
-            but.token,
-        ):
-            files_by_name.setdefault(named.prefix, []).append((path, named))
-    for name, files in files_by_name.items():
-        prefix = os.path.join(directory, name)
-        mark = stale_files.mark_of(prefix, files)
+    listing = Listing.at(directory)
+    if but is not None:
+        listing = listing.without(but.prefix, but.token)
+    for prefix in listing.prefixes():
+        mark = stale_files.mark_of(prefix, listing)
         if mark is not None and _is_listed(prefix):
             stale_files.remove_files([mark])
         elif mark is not None:
             remove(prefix)
         with shared_files.left_if_in_use(prefix):
-            stale_files.tidy(prefix, files)
+            stale_files.tidy(prefix, listing)
 
 
 def _is_listed(prefix: str) -> bool:

@@ -5,13 +5,16 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic.checksum import SIZE, token_in, token_of
 from keras_tpu_estimator.files.directory import layouts, location, state_file
-from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
+from keras_tpu_estimator.files.directory.layouts import Layout, Listing, SaveName
+
+# Paths of files, and their parsed names.
+Named = Iterable[tuple[str, SaveName]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +30,9 @@ class ExistingCheckpoint:
     token: str | None
 
     @classmethod
-    def at(cls, prefix: str) -> Self:
+    def at(cls, prefix: str, is_file: Callable[[str], bool] = paths.is_file) -> Self:
         """Finds the checkpoint at a prefix."""
-        layout = layouts.layout_at(prefix)
+        layout = layouts.layout_at(prefix, is_file)
         if layout is None:
             return cls(prefix, None, (), None)
         return cls(
@@ -50,48 +53,53 @@ class ExistingCheckpoint:
         # checkpoint of another program, with data files, has no such files.
         return not self.data
 
+    def tidy(self, files: Named, failed: str | None = None) -> None:
+        """Removes the stale files among those at its prefix, or of a `failed` save."""
+        if self.token == failed:
+            # The save failed after it was complete.
+            failed = None
+        for path, named in files:
+            may_belong = self.may_have(path, named)
+            if may_belong and failed is None:
+                continue
+            if failed is not None and named.token == failed:
+                # A broken upload may have cut off the token at its end.
+                remove_files([path])
+                continue
+            token = _token_of(path, named)
+            if _is_ours(token, named) and (not may_belong or token == failed):
+                remove_files([path])
+
 
 # The file in a folder that names its save.
 MARK = "kte_save"
 
-# Paths of files, and their parsed names.
-Named = Iterable[tuple[str, SaveName]]
 
-
-def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
-    """Removes the stale files among those at a prefix, and those of a `failed` save."""
-    existing = ExistingCheckpoint.at(prefix)
+def tidy(prefix: str, listing: Listing, failed: str | None = None) -> None:
+    """Removes stale files at a prefix of a listing, and those of a `failed` save."""
+    existing = ExistingCheckpoint.at(prefix, listing.is_file)
     if existing.layout is not None:
         # Other main files belong to an unfinished save in another format.
         later = layouts.LAYOUTS[layouts.LAYOUTS.index(existing.layout) + 1 :]
-        remove_files(layout.main(prefix) for layout in later if layout.token_at(prefix))
-    if existing.token == failed:
-        # The save failed after it was complete.
-        failed = None
-    for path, named in files:
-        may_belong = existing.may_have(path, named)
-        if may_belong and failed is None:
-            continue
-        if failed is not None and named.token == failed:
-            # A broken upload may have cut off the token at its end.
-            remove_files([path])
-            continue
-        token = _token_of(path, named)
-        if _is_ours(token, named) and (not may_belong or token == failed):
-            remove_files([path])
+        remove_files(
+            layout.main(prefix)
+            for layout in later
+            if listing.is_file(layout.main(prefix)) and layout.token_at(prefix)
+        )
+    existing.tidy(listing.saves_at(prefix), failed)
 
 
-def mark_of(prefix: str, files: Named) -> str | None:
+def mark_of(prefix: str, listing: Listing) -> str | None:
     """Returns the marker to delete the checkpoint if it is not listed, or `None`."""
     marks = {
         _token_of(path, named): path
-        for path, named in files
+        for path, named in listing.saves_at(prefix)
         if named.kind == "unlisted"
     }
     # Most checkpoints have no marker, and need not be opened.
     if not marks:
         return None
-    existing = ExistingCheckpoint.at(prefix)
+    existing = ExistingCheckpoint.at(prefix, listing.is_file)
     if existing.token is not None:
         return marks.get(existing.token)
     # The file of another program also has no token.
@@ -177,32 +185,17 @@ def _is_ours(token: str | None, named: SaveName) -> bool:
     return token == named.token
 
 
-def checkpoint_files(prefix: str) -> list[str]:
+def checkpoint_files(
+    prefix: str, is_file: Callable[[str], bool] = paths.is_file
+) -> list[str]:
     """Returns the existing files that make up a checkpoint, in any format."""
     # Readers prefer the first format, so its main file is removed last.
     existing = [
-        layout for layout in layouts.LAYOUTS[::-1] if paths.is_file(layout.main(prefix))
+        layout for layout in layouts.LAYOUTS[::-1] if is_file(layout.main(prefix))
     ]
     main_files = [layout.main(prefix) for layout in existing]
     members = (path for layout in existing for path in layout.members(prefix))
-    return [*main_files, *filter(paths.is_file, members)]
-
-
-def listed(prefix: str) -> list[tuple[str, SaveName]]:
-    """Returns the files at a prefix that have names of saves."""
-    directory, name = os.path.split(prefix)
-    return [
-        (path, named) for path, named in files_in(directory) if named.prefix == name
-    ]
-
-
-def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
-    """Yields the files of a directory that have names of saves."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(paths.names_in(directory or os.curdir)):
-            named = SaveName.parse(name)
-            if named is not None:
-                yield os.path.join(directory, name), named
+    return [*main_files, *filter(is_file, members)]
 
 
 def remove_files(files: Iterable[str]) -> None:
@@ -229,7 +222,8 @@ _NAMED = 5
 
 def check_listed(model_dir: str) -> None:
     """Raises `ValueError` if a directory lists no checkpoint but contains some."""
-    names = _names_in(model_dir)
+    listing = Listing.at(model_dir)
+    names = _names_in(listing)
     # Another process may list its first checkpoint meanwhile.
     if not names or location.latest(model_dir) is not None:
         return
@@ -246,23 +240,18 @@ def check_listed(model_dir: str) -> None:
     )
 
 
-def _names_in(directory: str) -> list[str]:
+def _names_in(listing: Listing) -> list[str]:
     """Returns the names of the checkpoints in a directory, newest first."""
-    try:
-        files = paths.names_in(directory)
-    except FileNotFoundError:
-        return []
-    names = {prefix for file in files if (prefix := location.prefix_of(file)) != file}
+    names = {
+        prefix for file in listing.names if (prefix := location.prefix_of(file)) != file
+    }
     matches = filter(None, map(_PREFIX.fullmatch, names))
     steps = sorted((int(match[1]), match[0]) for match in matches)[::-1]
     if not steps:
         return []
     # The next training removes the files of a killed save.
-    saves: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in files_in(directory):
-        saves.setdefault(named.prefix, []).append((path, named))
     return [
         name
         for _, name in steps
-        if mark_of(os.path.join(directory, name), saves.get(name, [])) is None
+        if mark_of(os.path.join(listing.directory, name), listing) is None
     ]

@@ -60,6 +60,10 @@ def load_checkpoint(
     if isinstance(ckpt_dir_or_file, Mapping):
         return ArraysReader(ckpt_dir_or_file)
     path = os.fsdecode(ckpt_dir_or_file)
+    # Most paths are prefixes, for which this is the only access to the store.
+    written = registry.format_at(path)
+    if written is not None:
+        return written.read(path)
     existing = _path_to_read(path)
     if existing is not None:
         prefix = location.prefix_at(existing)
@@ -187,7 +191,7 @@ def read(
 
 def _path_to_read(path: str) -> str | None:
     """Returns the path to read, which may be in the given directory."""
-    if not paths.is_directory(path) or location.exists(path):
+    if not paths.is_directory(path):
         return path
     orbax, safetensors = map(parts.part, ("orbax files", "safetensors files"))
     if orbax.exists(path) or orbax.exists_legacy(path):

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_tpu_estimator import ComparisonReport
 from keras_tpu_estimator.workflow.comparing.compare import context_of, report_of
 from keras_tpu_estimator.workflow.comparing.differences import TrainingComparison
 from keras_tpu_estimator.workflow.comparing.programs import NewProgram, OldProgram
-from keras_tpu_estimator.workflow.comparing.report import ComparisonReport
 from tests.workflow.comparing.networks import Network, input_fn
 
 STEPS = 2
