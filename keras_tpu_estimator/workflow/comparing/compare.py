@@ -37,7 +37,7 @@ def compare(  # noqa: PLR0913 - all but three are keywords
 ) -> ComparisonReport:
     """Compares two programs, such as an old program and its port.
 
-    Both train from the same values with the same batches and without dropout. What
+    Both begin each step with the same values and the same batch, without dropout. What
     they compute is compared in the order of computation: losses, gradients, learning
     rates, optimizer state and variables of each step, then the tensors of `host_call`
     and summaries, the metrics of `evaluate`, the predictions, and the signatures of

@@ -57,7 +57,10 @@ class TrainingComparison:
         self._old, self._new, self._again = old, new, again
         self._pairing = pairing
         self._tolerance = tolerance
+        # The variables with a gradient of zero, and those whose gradient rounding has
+        # changed over several steps.
         self._without_gradient: set[str] = set()
+        self._drifted: set[str] = set()
 
     def run(self) -> Comparison:
         """Compares until the first difference."""
@@ -81,6 +84,11 @@ class TrainingComparison:
             yield from self._gradients(number, old, new, again)
             yield from _rates(number, old, new)
             after = old.values, new.values, again.values
+            before = (
+                before[0],
+                {**before[1], **(new.start or {})},
+                {**before[2], **(again.start or {})},
+            )
             yield from self._changes(number, before, after)
             before = after
         yield from self._on_the_host()
@@ -121,7 +129,10 @@ class TrainingComparison:
                 again.gradients[pair.old],
             )
             if difference.rounding > _ZERO:
-                self._without_gradient.add(pair.new)
+                begins_alike = number == 1 or again.start is not None
+                (self._without_gradient if begins_alike else self._drifted).add(
+                    pair.new
+                )
                 continue
             yield Compared("gradient", pair.new, number, difference)
 
@@ -136,7 +147,7 @@ class TrainingComparison:
         in_order = sorted(self._pairing.pairs, key=lambda p: not facts[p.new].is_slot)
         for pair in in_order:
             owner = facts[pair.new].owner or pair.new
-            if owner in self._without_gradient:
+            if owner in self._without_gradient | self._drifted:
                 continue
             difference = _of_changes(pair, before, after)
             if difference is not None:
@@ -243,6 +254,13 @@ class TrainingComparison:
             yield (
                 f"The true gradient of `{path}` is zero, and what is left is rounding, "
                 "so its updates are not compared."
+            )
+        if self._drifted:
+            yield (
+                "The values of all steps are too large to begin each step with those "
+                "of the old program. Rounding has grown from step to step, so that "
+                f"later gradients of {some(sorted(self._drifted))} are not compared: "
+                "compare fewer steps, from a checkpoint."
             )
         if any(np.isnan(step.loss) for step in self._old.steps):
             yield (

@@ -29,7 +29,8 @@ _POWERS = ("beta1_power", "beta2_power")
 class OldProgram:
     """The program that the other one must equal.
 
-    It runs twice: the second time from values that differ by rounding.
+    It runs twice: the second time each step begins with values that differ by rounding
+    from those of the first time.
 
     Attributes:
         training: The record of its training.
@@ -54,8 +55,12 @@ class OldProgram:
             self._recorder.start_from(initial)
         self.training = self._recorder.train(input_fn, steps)
         self._perturbed.start_from(perturbed(self.training.initial))
-        batches = self.training.batches
-        self.again = self._perturbed.train(input_fn, steps, batches)
+        self.again = self._perturbed.train(
+            input_fn,
+            steps,
+            self.training.batches,
+            self.training.states(lambda state, number: perturbed(state, number)),
+        )
 
     def evaluate(
         self, input_fn: InputFn, steps: int
@@ -116,7 +121,27 @@ class NewProgram:
         self.pairing = paired(old.variables, look.variables, self._mapping, rates)
         self.notes += tuple(self._not_converted(old))
         self._recorder.start_from(dict(self._start(old, look)))
-        self.training = self._recorder.train(input_fn, len(old.steps), old.batches)
+        self.training = self._recorder.train(
+            input_fn,
+            len(old.steps),
+            old.batches,
+            old.states(lambda state, number: self._converted(state, look)),
+        )
+
+    def _converted(
+        self, values: Mapping[str, np.ndarray], look: TrainingRecord
+    ) -> dict[str, np.ndarray]:
+        """Returns values of the old program by the new paths."""
+        converted = {}
+        for pair in self.pairing.pairs:
+            if pair.factor is None or pair.old not in values:
+                continue
+            value = np.asarray(values[pair.old])
+            if pair.factor != 1:
+                value = value * pair.factor
+            like = np.asarray(look.initial[pair.new])
+            converted[pair.new] = value.astype(like.dtype).reshape(like.shape)
+        return converted
 
     def _not_converted(self, old: TrainingRecord) -> Iterator[str]:
         """Yields a sentence if some optimizer state has no counterpart."""
@@ -139,14 +164,11 @@ class NewProgram:
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the values of the old program by the new paths."""
         step = old.initial[GLOBAL_STEP]
-        pairs = {p.new: p for p in self.pairing.pairs if p.factor is not None}
+        converted = self._converted(old.initial, look)
         for path, facts in look.variables.items():
             value = np.asarray(look.initial[path])
-            if path in pairs:
-                initial = np.asarray(old.initial[pairs[path].old])
-                factor = pairs[path].factor
-                converted = initial if factor == 1 else initial * factor
-                value = np.asarray(converted).astype(value.dtype)
+            if path in converted:
+                value = converted[path]
             elif path == GLOBAL_STEP or _counts_steps(facts.is_slot, value):
                 value = np.asarray(step).astype(value.dtype)
             elif path.rpartition("/")[2].startswith(_POWERS):

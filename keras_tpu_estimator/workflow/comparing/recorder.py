@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -44,12 +45,15 @@ from keras_tpu_estimator.workflow.comparing.records import (
     EvaluationRecord,
     ExportRecord,
     PredictionRecord,
+    States,
     StepRecord,
     TrainingRecord,
     VariableFacts,
     sampled,
 )
 
+# The values after all steps are stored if they take at most this many bytes.
+_MOST_BYTES = 1 << 31
 # Steps between checkpoints; the last one is always saved.
 _ONLY_AT_THE_END = 1_000_000_000
 
@@ -96,7 +100,11 @@ class Recorder:
         saving.save(self._directory, step, values)
 
     def train(
-        self, input_fn: InputFn, steps: int, replayed: Sequence[Batch] | None = None
+        self,
+        input_fn: InputFn,
+        steps: int,
+        replayed: Sequence[Batch] | None = None,
+        states: States | None = None,
     ) -> TrainingRecord:
         """Trains, and returns the record of each step.
 
@@ -104,13 +112,18 @@ class Recorder:
             input_fn: The user's function.
             steps: The number of steps; fewer if the input ends.
             replayed: Batches to use in its place. Defaults to none.
+            states: The values to set before steps. Defaults to `None`: the record has
+                all values after each step, if they are not too large.
         """
         self._observations.restart(replayed)
-        hook = _RecordingHook(self._estimator.context, self._observations)
+        context = self._estimator.context
+        hook = _RecordingHook(context, self._observations, states is None, steps)
         if replayed is not None:
             steps = min(steps, len(replayed))
         # A loss that is not a number is recorded, and ends the training.
         hooks = [hook, keras.callbacks.TerminateOnNaN()]
+        if states is not None:
+            hooks.append(_Continuation(context, hook, states))
         self._estimator.train(input_fn, hooks=hooks, steps=steps)
         return TrainingRecord(
             self._observations.batches_of(len(hook.steps)),
@@ -195,9 +208,19 @@ class _RecordingHook(SessionRunHook):
         constant_rates: The learning rates that the code sets as numbers, by path.
     """
 
-    def __init__(self, context: EstimatorContext, observations: Observations):
+    def __init__(
+        self,
+        context: EstimatorContext,
+        observations: Observations,
+        keeps_states: bool,
+        steps: int,
+    ):
         self._context = context
         self._observations = observations
+        self._keeps_states = keeps_states
+        self._number_of_steps = steps
+        # The values that are set before the next step.
+        self.start: dict[str, np.ndarray] | None = None
         self.initial: dict[str, np.ndarray] = {}
         self.variables: dict[str, VariableFacts] = {}
         self.steps: list[StepRecord] = []
@@ -210,6 +233,9 @@ class _RecordingHook(SessionRunHook):
         store = self._context.runtime.program.store
         self.variables = facts_of(store)
         self.initial = session.run({path: path for path in self.variables})
+        size = sum(np.asarray(value).nbytes for value in self.initial.values())
+        if size * self._number_of_steps > _MOST_BYTES:
+            self._keeps_states = False
         rates = store.constants & store.variables.keys()
         self.constant_rates = {
             path: float(rate)
@@ -229,15 +255,48 @@ class _RecordingHook(SessionRunHook):
         named = {name: results[name] for name in self._observations.names}
         if not self.steps and FLOW in named:
             self.dataflow = self._observations.dataflow(np.asarray(named[FLOW]))
+        values = {path: results[path] for path in self.variables}
         self.steps.append(
             StepRecord(
                 float(results["loss"]),
                 _behind(GRADIENT, named, sampled),
-                {path: sampled(results[path]) for path in self.variables},
+                {path: sampled(value) for path, value in values.items()},
                 _behind(RATE, named, float),
                 _behind(HOST, named, sampled),
+                self.start,
+                _copies(values) if self._keeps_states else None,
             )
         )
+
+
+class _Continuation(keras.callbacks.Callback):
+    """Sets the values with which each step but the first begins."""
+
+    def __init__(self, context: EstimatorContext, hook: _RecordingHook, states: States):
+        super().__init__()
+        self._context = context
+        self._hook = hook
+        self._states = states
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Assigns the values, which the loop then continues with."""
+        del batch, logs
+        number = len(self._hook.steps) + 1
+        state = None if number == 1 else self._states(number)
+        if state is None:
+            self._hook.start = None
+            return
+        # The variables have the values of the loop once a callback reads its model.
+        variables = self.model and self._context.runtime.program.store.variables
+        for path, value in state.items():
+            variables[path].assign(value)
+        self._hook.start = {path: sampled(value) for path, value in state.items()}
+
+
+def _copies(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns copies of the values of floating-point variables."""
+    arrays = {path: np.array(value) for path, value in values.items()}
+    return {p: a for p, a in arrays.items() if jnp.issubdtype(a.dtype, jnp.floating)}
 
 
 def _behind(

@@ -1,14 +1,17 @@
 """The records of the calls of one program."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.workflow.comparing.dataflow import Dataflow
 
+# The values to set before a step, by its number from 2; `None` for those of the step
+# before.
+States: TypeAlias = Callable[[int], Mapping[str, np.ndarray] | None]
 # Larger arrays are compared by this many elements, evenly spread.
 _MOST_ELEMENTS = 1 << 18
 
@@ -45,6 +48,10 @@ class StepRecord:
         loss: Its loss.
         gradients: The gradients by the path of the variable, as far as they are known.
         values: The values of the variables after the step, by path.
+        start: Those from which the step began, if other programs' values were set for
+            it, or `None`.
+        state: All elements of the values after the step, with which another program can
+            begin the next one, or `None` if they take too much memory.
         learning_rates: By name; empty if the program does not report them.
         to_the_host: The tensors that `host_call` and summaries receive, by name.
     """
@@ -54,6 +61,8 @@ class StepRecord:
     values: Mapping[str, np.ndarray]
     learning_rates: Mapping[str, float]
     to_the_host: Mapping[str, np.ndarray]
+    start: Mapping[str, np.ndarray] | None = None
+    state: Mapping[str, np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +85,22 @@ class TrainingRecord:
     dataflow: Dataflow | None
     dropout: Sequence[float | None]
     constant_rates: Mapping[str, float]
+
+    def states(
+        self, convert: Callable[[Mapping[str, np.ndarray], int], dict[str, np.ndarray]]
+    ) -> States:
+        """Returns what another program sets before each step but the first.
+
+        Args:
+            convert: Receives the state before a step, and the number of the step, and
+                returns the other program's values by path.
+        """
+
+        def state_before(number: int) -> dict[str, np.ndarray] | None:
+            state = self.steps[number - 2].state
+            return None if state is None else convert(state, number)
+
+        return state_before
 
 
 @dataclasses.dataclass(frozen=True)

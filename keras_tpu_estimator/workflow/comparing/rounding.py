@@ -1,7 +1,10 @@
 """Differences of arrays, and how large they may be through rounding alone.
 
 The idea: the old program runs a second time from values that differ by one unit in the
-last place. What this changes, any other order of its operations may change too.
+last place. What this changes, any other order of its operations may change too. Each
+step begins anew with such values of the first run. Otherwise an optimizer such as Adam,
+which divides tiny gradients by their own size, would let rounding grow from step to
+step, until it would explain any difference.
 """
 
 import dataclasses

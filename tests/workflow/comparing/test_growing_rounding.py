@@ -1,0 +1,68 @@
+"""Rounding that would grow from step to step, and what it must not hide."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.workflow.comparing import recorder
+
+# Rounding doubles in each step: after these, it is as large as the variable.
+STEPS = 32
+_FAULT = 28
+
+
+def chaotic(factor: float = 1.0) -> Callable[..., Any]:
+    """A program whose variable has values of the logistic map.
+
+    From step `_FAULT` on, the loss is `factor` times as large.
+    """
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del params
+        start = keras.initializers.RandomUniform(0.0, 1.0, seed=1)
+        layer = keras.layers.Dense(16, use_bias=False, kernel_initializer=start)
+        x = layer(features)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"x": x})
+        loss = ops.sum(4 / 3 * x**3 - 1.5 * x**2)
+        loss = loss * ops.where(ops.mean(labels) < _FAULT, 1.0, factor)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0))
+        train_op = optimizer.minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def input_fn(params: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the numbers of the steps as labels."""
+    del params
+    for number in range(1, STEPS + 1):
+        yield np.ones((1, 1), "float32"), np.full((1,), number, "float32")
+
+
+def test_rounding_does_not_grow() -> None:
+    report = kte.compare(chaotic(), chaotic(), input_fn, steps=STEPS)
+    assert report.is_equal, str(report)
+    gradients = [one for one in report.compared if one.kind == "gradient"]
+    assert len(gradients) == STEPS
+    # Near the extremes of the loss, the gradient is small and rounding is large.
+    assert np.median([one.difference.rounding for one in gradients]) < 1e-6
+
+
+def test_late_fault_is_found() -> None:
+    report = kte.compare(chaotic(), chaotic(1.001), input_fn, steps=STEPS)
+    assert report.finding is not None, str(report)
+    assert report.finding.compared.step == _FAULT
+    assert report.finding.compared.kind == "loss"
+
+
+def test_report_says_what_grown_rounding_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MOST_BYTES", 0)
+    report = kte.compare(chaotic(), chaotic(), input_fn, steps=STEPS)
+    assert any("Rounding has grown" in note for note in report.notes), str(report)
+    assert not any("is zero" in note for note in report.notes), str(report)
