@@ -100,9 +100,9 @@ def _report(directory: str, tolerance: float) -> ComparisonReport:
     """Returns the report on the records of both scripts."""
     old = ScriptRecord.load(record_path(directory, "old"))
     new = ScriptRecord.load(record_path(directory, "new"))
-    first, again = old.training
+    first, copies = old.training
     results = [
-        TrainingComparison(first, new.training, again, new.pairing, tolerance).run()
+        TrainingComparison(first, new.training, copies, new.pairing, tolerance).run()
     ]
     for compared, of_old, of_new in (
         (call_results.of_evaluations, old.evaluation, new.evaluation),

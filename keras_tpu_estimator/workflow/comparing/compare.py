@@ -92,7 +92,7 @@ def compare(  # noqa: PLR0913 - all but three are keywords
             TrainingComparison(
                 first.training,
                 second.training,
-                first.again,
+                first.copies,
                 second.pairing,
                 tolerance,
             ).run()

@@ -12,7 +12,6 @@ from keras_tpu_estimator.workflow.comparing.findings import (
     Compared,
     Comparison,
     Finding,
-    of_three,
     of_values,
 )
 from keras_tpu_estimator.workflow.comparing.pairing import Pair, Pairing
@@ -23,6 +22,7 @@ from keras_tpu_estimator.workflow.comparing.records import (
 )
 from keras_tpu_estimator.workflow.comparing.rounding import (
     Difference,
+    of_runs,
     relative_difference,
 )
 
@@ -42,7 +42,7 @@ class TrainingComparison:
     Args:
         old: The old program's.
         new: The new program's.
-        again: The old program's, from values that differ by rounding.
+        copies: The old program's, from values that differ by rounding, and by more.
         tolerance: The relative difference that is accepted.
     """
 
@@ -50,11 +50,11 @@ class TrainingComparison:
         self,
         old: TrainingRecord,
         new: TrainingRecord,
-        again: TrainingRecord,
+        copies: tuple[TrainingRecord, TrainingRecord],
         pairing: Pairing,
         tolerance: float,
     ):
-        self._old, self._new, self._again = old, new, again
+        self._old, self._new, self._copies = old, new, copies
         self._pairing = pairing
         self._tolerance = tolerance
         # The variables with a gradient of zero, and those whose gradient rounding has
@@ -75,20 +75,22 @@ class TrainingComparison:
         return Comparison(tuple(compared), finding, tuple(self._notes()))
 
     def _compared(self) -> Iterator[Compared]:
-        runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
-        before = self._old.initial, self._new.initial, self._again.initial
+        records = self._old, self._new, *self._copies
+        before = [record.initial for record in records]
         yield from self._without_counterpart()
         yield from _rates_of_dropout(self._old.dropout, self._new.dropout)
-        for number, (old, new, again) in enumerate(runs, 1):
-            yield Compared("loss", "", number, of_three(old.loss, new.loss, again.loss))
-            yield from self._gradients(number, old, new, again)
-            yield from _rates(number, old, new)
-            after = old.values, new.values, again.values
-            before = (
-                before[0],
-                {**before[1], **(new.start or {})},
-                {**before[2], **(again.start or {})},
-            )
+        runs = zip(*(record.steps for record in records), strict=False)
+        for number, steps in enumerate(runs, 1):
+            losses = of_runs(*(step.loss for step in steps))
+            yield Compared("loss", "", number, losses)
+            yield from self._gradients(number, steps)
+            yield from _rates(number, *steps[:2])
+            starts = [step.start or {} for step in steps]
+            before = [
+                {**values, **start}
+                for values, start in zip(before, starts, strict=True)
+            ]
+            after = [step.values for step in steps]
             yield from self._changes(number, before, after)
             before = after
         yield from self._on_the_host()
@@ -110,7 +112,8 @@ class TrainingComparison:
 
     def _on_the_host(self) -> Iterator[Compared]:
         """Yields what `host_call` and summaries receive in both programs."""
-        runs = zip(self._old.steps, self._new.steps, self._again.steps, strict=False)
+        records = self._old, self._new, self._copies[0]
+        runs = zip(*(record.steps for record in records), strict=False)
         for number, steps in enumerate(runs, 1):
             old, new, again = (step.to_the_host for step in steps)
             for name in sorted(old.keys() & new.keys() & again.keys()):
@@ -118,18 +121,20 @@ class TrainingComparison:
                 yield Compared("host_call and summaries", name, number, difference)
 
     def _gradients(
-        self, number: int, old: StepRecord, new: StepRecord, again: StepRecord
+        self, number: int, steps: Sequence[StepRecord]
     ) -> Iterator[Compared]:
         for pair in self._pairing.pairs:
-            if pair.old not in old.gradients or pair.new not in new.gradients:
+            paths = _paths(pair)
+            if any(
+                path not in step.gradients
+                for path, step in zip(paths, steps, strict=True)
+            ):
                 continue
-            difference = of_three(
-                old.gradients[pair.old],
-                new.gradients[pair.new],
-                again.gradients[pair.old],
+            difference = of_runs(
+                *(step.gradients[p] for p, step in zip(paths, steps, strict=True))
             )
             if difference.rounding > _ZERO:
-                begins_alike = number == 1 or again.start is not None
+                begins_alike = number == 1 or steps[-1].start is not None
                 (self._without_gradient if begins_alike else self._drifted).add(
                     pair.new
                 )
@@ -139,8 +144,8 @@ class TrainingComparison:
     def _changes(
         self,
         number: int,
-        before: tuple[Mapping[str, Any], ...],
-        after: tuple[Mapping[str, Any], ...],
+        before: Sequence[Mapping[str, Any]],
+        after: Sequence[Mapping[str, Any]],
     ) -> Iterator[Compared]:
         """Yields the changes of variables in a step, first those of optimizer state."""
         facts = self._new.variables
@@ -317,19 +322,24 @@ def _rates(number: int, old: StepRecord, new: StepRecord) -> Iterator[Compared]:
             yield Compared("learning rate", name, number, Difference(relative))
 
 
+def _paths(pair: Pair) -> tuple[str, str, str, str]:
+    """Returns the paths in the old program, the new one, and the copies of the old."""
+    return pair.old, pair.new, pair.old, pair.old
+
+
 def _of_changes(
     pair: Pair,
-    before: tuple[Mapping[str, Any], ...],
-    after: tuple[Mapping[str, Any], ...],
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
 ) -> Difference | None:
     """Returns the difference of the changes of a variable, relative to the largest."""
-    paths = pair.old, pair.new, pair.old
+    paths = _paths(pair)
     if pair.factor is None or any(
         p not in a for p, a in zip(paths, after, strict=True)
     ):
         return None
     changes = []
-    factors = pair.factor, 1.0, pair.factor
+    factors = pair.factor, 1.0, pair.factor, pair.factor
     for path, factor, values_before, values_after in zip(
         paths, factors, before, after, strict=True
     ):
@@ -337,6 +347,6 @@ def _of_changes(
         start = np.asarray(_sampled_like(values_before[path], end), np.float64)
         changes.append(factor * (end.reshape(-1) - start.reshape(-1)))
     return dataclasses.replace(
-        of_three(*changes),
+        of_runs(*changes),
         last_place=rounding.last_place(after[0][pair.old], changes[0]),
     )

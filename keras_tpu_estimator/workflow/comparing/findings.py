@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.workflow.comparing.rounding import (
-    Difference,
-    relative_difference,
-)
+from keras_tpu_estimator.workflow.comparing.rounding import Difference, of_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +41,9 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
 
-def of_three(old: Any, new: Any, again: Any) -> Difference:
-    return Difference(relative_difference(old, new), relative_difference(old, again))
-
-
 def of_values(old: Any, new: Any, again: Any) -> Difference:
     old, new, again = map(np.asarray, (old, new, again))
     if old.dtype.kind in "fiub" and new.dtype.kind in "fiub":
-        return of_three(old, new, again)
+        return of_runs(old, new, again)
     is_same = old.shape == new.shape and bool(np.all(old == new))
     return Difference(0.0 if is_same else float("inf"))

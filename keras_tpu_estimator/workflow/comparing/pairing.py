@@ -91,6 +91,7 @@ def paired(
     weights.add_by_key(lambda facts: mapping.get(facts.path, ""), lambda f: f.path)
     weights.add_by_key(lambda facts: facts.path, lambda facts: facts.path)
     weights.add_by_key(_plain_name, _plain_name)
+    weights.add_by_unique_name()
     weights.add_by_order()
     slots = [*_slots(weights.pairs, old, new, rates or {})]
     pairs = (*weights.pairs, *slots)
@@ -136,6 +137,11 @@ def _plain_name(facts: VariableFacts) -> str:
     return "/".join([*(s for s in scopes if s not in ("model", "layers")), last])
 
 
+def _layer_name(facts: VariableFacts) -> str:
+    """Returns the names of a variable and its layer, without the scopes around it."""
+    return "/".join(_plain_name(facts).split("/")[-2:])
+
+
 class _Pairs:
     """Pairs so far, and the variables that remain."""
 
@@ -157,6 +163,14 @@ class _Pairs:
             new = by_key.get(old_key(old))
             if new is not None and new in self._new and _size(old) == _size(new):
                 self._add(old, new)
+
+    def add_by_unique_name(self) -> None:
+        """Pairs variables of equal sizes whose layers have a name that no other has."""
+        olds, news = (_grouped(facts, _layer_name) for facts in (self._old, self._new))
+        for name, group in olds.items():
+            pair = (*group, *news.get(name, ()))
+            if len(group) == 1 and len(pair) == 2 and _size(pair[0]) == _size(pair[1]):
+                self._add(*pair)
 
     def add_by_order(self) -> None:
         """Pairs variables whose shapes come in the same order, or equally often."""

@@ -1,7 +1,7 @@
 """The two programs of a comparison, and their records so far."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from keras_tpu_estimator.workflow.comparing.records import (
     PredictionRecord,
     TrainingRecord,
 )
-from keras_tpu_estimator.workflow.comparing.rounding import perturbed
+from keras_tpu_estimator.workflow.comparing.rounding import nearly, roughly
 
 # Powers of an Adam optimizer's decay rates.
 _POWERS = ("beta1_power", "beta2_power")
@@ -29,16 +29,16 @@ _POWERS = ("beta1_power", "beta2_power")
 class OldProgram:
     """The program that the other one must equal.
 
-    It runs twice: the second time each step begins with values that differ by rounding
-    from those of the first time.
+    It runs three times. In the copies, each step begins with values that differ from
+    those of the first run: in one by rounding, and in the other by more.
 
     Attributes:
         training: The record of its training.
-        again: The record from other values.
+        copies: The records of both copies.
     """
 
     training: TrainingRecord
-    again: TrainingRecord
+    copies: tuple[TrainingRecord, TrainingRecord]
 
     def __init__(self, context: EstimatorContext, directory: str):
         self._recorder = Recorder(context, os.path.join(directory, "old"))
@@ -54,12 +54,20 @@ class OldProgram:
         if initial is not None:
             self._recorder.start_from(initial)
         self.training = self._recorder.train(input_fn, steps)
-        self._perturbed.start_from(perturbed(self.training.initial))
-        self.again = self._perturbed.train(
-            input_fn,
-            steps,
-            self.training.batches,
-            self.training.states(lambda state, number: perturbed(state, number)),
+        # Evaluations follow the second one.
+        far = self._train_copy(input_fn, roughly)
+        self.copies = self._train_copy(input_fn, nearly), far
+
+    def _train_copy(
+        self,
+        input_fn: InputFn,
+        perturbed: Callable[[Mapping[str, np.ndarray], int], dict[str, np.ndarray]],
+    ) -> TrainingRecord:
+        training = self.training
+        self._perturbed.start_from(perturbed(training.initial, 1))
+        states = training.states(perturbed)
+        return self._perturbed.train(
+            input_fn, len(training.steps), training.batches, states
         )
 
     def evaluate(

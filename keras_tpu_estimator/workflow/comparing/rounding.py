@@ -1,10 +1,14 @@
 """Differences of arrays, and how large they may be through rounding alone.
 
-The idea: the old program runs a second time from values that differ by one unit in the
-last place. What this changes, any other order of its operations may change too. Each
-step begins anew with such values of the first run. Otherwise an optimizer such as Adam,
+The idea: the old program runs again from values that differ by one unit in the last
+place. What this changes, any other order of its operations may change too. Each step
+begins anew with such values of the first run. Otherwise an optimizer such as Adam,
 which divides tiny gradients by their own size, would let rounding grow from step to
 step, until it would explain any difference.
+
+A gradient jumps where an input of a ReLU changes its sign. One unit rarely reaches such
+a place, but another order of operations may. So the old program runs a third time, from
+values that differ by `_MARGIN` units: what this changes is also explained.
 """
 
 import dataclasses
@@ -16,7 +20,9 @@ import ml_dtypes
 import numpy as np
 
 # Two orders of operations differ by about this many times as much.
-_MARGIN = 30.0
+_MARGIN = 30
+# Wider steps than these, relative to a value, are no rounding in 32 bits.
+_LARGEST_STEP = 1e-4
 # Both programs round to the last place.
 _LAST_PLACES = 2.0
 _TINY = 1e-30
@@ -28,7 +34,7 @@ class Difference:
 
     Attributes:
         relative: The largest difference, relative to the largest absolute value.
-        rounding: The same of the old program and its perturbed copy.
+        rounding: The same of the old program and its perturbed copies, per unit.
         last_place: The last place of the values of which these are differences, such
             as that of a variable whose changes are compared.
     """
@@ -41,6 +47,17 @@ class Difference:
         """Returns whether it is more than a tolerance and than rounding explains."""
         explained = _MARGIN * self.rounding, _LAST_PLACES * self.last_place
         return not self.relative <= max(tolerance, *explained)
+
+
+def of_runs(old: Any, new: Any, near: Any, far: Any = None) -> Difference:
+    """Returns the difference of two programs, and that of the copies of the old one.
+
+    `near` differs by one unit in the last place, and `far` by `_MARGIN` if it is known.
+    """
+    rounding = relative_difference(old, near)
+    if far is not None:
+        rounding = max(rounding, relative_difference(old, far) / _MARGIN)
+    return Difference(relative_difference(old, new), rounding)
 
 
 def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
@@ -79,17 +96,33 @@ def last_place(value: Any, change: np.ndarray) -> float:
     return float(place / max(np.max(np.abs(change)), _TINY))
 
 
-def perturbed(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+def nearly(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
     """Returns values whose floats are one unit in the last place larger or smaller."""
+    return _perturbed(values, 1, seed)
+
+
+def roughly(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns values whose floats are `_MARGIN` units larger or smaller."""
+    return _perturbed(values, _MARGIN, seed)
+
+
+def _perturbed(
+    values: Mapping[str, np.ndarray], units: int, seed: int
+) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
-    return {path: _perturbed(value, generator) for path, value in values.items()}
+    return {path: _moved(value, units, generator) for path, value in values.items()}
 
 
-def _perturbed(value: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _moved(value: np.ndarray, units: int, generator: np.random.Generator) -> np.ndarray:
     value = np.asarray(value)
-    # Zeros stay, such as biases and the state of optimizers.
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
-    towards = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
-    moved = np.nextafter(value, towards.astype(value.dtype))
+    signs = np.where(generator.random(value.shape) < 0.5, -1, 1).astype(value.dtype)
+    limits: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
+    if units == 1 or units * float(limits.eps) > _LARGEST_STEP:
+        # Of a few bits, one unit is much.
+        moved = np.nextafter(value, signs * np.asarray(np.inf, value.dtype))
+    else:
+        moved = value + signs * units * np.spacing(np.abs(value))
+    # Zeros stay, such as biases and the state of optimizers.
     return np.asarray(np.where(value == 0, value, moved), value.dtype)

@@ -201,7 +201,7 @@ class OldRecording(_Recording):
     def _train(self, context: EstimatorContext, input_fn: InputFn, steps: int) -> None:
         self._program = self._program_of(context)
         self._program.train(input_fn, steps, self._initial)
-        self.record.training = self._program.training, self._program.again
+        self.record.training = self._program.training, self._program.copies
 
     def _evaluate(self, input_fn: InputFn, steps: int) -> EvaluationRecord:
         records = self._program.evaluate(input_fn, steps)

@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.workflow.comparing.rounding import perturbed
+from keras_tpu_estimator.workflow.comparing.rounding import nearly
 
 
 def input_fn(params: Any) -> Any:
@@ -105,7 +105,7 @@ def test_hooks_and_host_calls_of_the_programs_do_not_run(
 
 def test_values_of_16_bits_are_perturbed() -> None:
     value = jnp.asarray([1.0, 0.0, -3.0], "bfloat16")
-    moved = perturbed({"x": np.asarray(value)})["x"]
+    moved = nearly({"x": np.asarray(value)})["x"]
     assert moved.dtype == value.dtype
     assert np.abs(np.asarray(moved - value, "float32")).tolist() == pytest.approx(
         [2**-8, 0.0, 2**-6], rel=1

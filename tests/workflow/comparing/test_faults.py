@@ -30,7 +30,7 @@ def compared(old: OldProgram, new: Network) -> ComparisonReport:
         program = NewProgram(context_of(new.model_fn(), directory), directory)
         program.train(input_fn, old.training)
         result = TrainingComparison(
-            old.training, program.training, old.again, program.pairing, 1e-5
+            old.training, program.training, old.copies, program.pairing, 1e-5
         ).run()
     return report_of([result], old.training, program.training, program.pairing)
 

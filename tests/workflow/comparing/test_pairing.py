@@ -30,6 +30,19 @@ def test_names_that_mean_the_same() -> None:
     )
 
 
+def test_layers_with_unique_names_in_other_scopes() -> None:
+    old = facts(("a/a/one/kernel", (3,)), ("b/b/two/kernel", (3,)), ("c/w", (5,)))
+    new = facts(("two/kernel", (3,)), ("one/kernel", (3,)), ("d/c/w", (6,)))
+    pairing = paired(old, new)
+    assert pairing.pairs == (
+        Pair("a/a/one/kernel", "one/kernel"),
+        Pair("b/b/two/kernel", "two/kernel"),
+    )
+    # Several layers of a name are no pairs.
+    twice = facts(("x/one/kernel", (3,)), ("y/one/kernel", (3,)))
+    assert paired(old, twice).guesses
+
+
 def test_shapes_in_the_same_order_are_guesses() -> None:
     old = facts(("a/w", (3, 4)), ("b/w", (3, 4)), ("c/w", (5,)))
     new = facts(("x/k", (3, 4)), ("y/k", (3, 4)), ("z", (6,)))
