@@ -10,6 +10,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.workflow.comparing import recorder
+from keras_tpu_estimator.workflow.comparing.rounding import nearly, of_runs, roughly
 
 # Rounding doubles in each step: after these, it is as large as the variable.
 STEPS = 32
@@ -66,3 +67,21 @@ def test_report_says_what_grown_rounding_hides(monkeypatch: pytest.MonkeyPatch) 
     report = kte.compare(chaotic(), chaotic(), input_fn, steps=STEPS)
     assert any("Rounding has grown" in note for note in report.notes), str(report)
     assert not any("is zero" in note for note in report.notes), str(report)
+
+
+def test_jumps_of_gradients_are_rounding() -> None:
+    old, new = np.array([1.0, 2.0]), np.array([1.0, 2.008])
+    near, jumped = old, np.array([1.004, 2.0])
+    assert of_runs(old, new, near).exceeds(1e-5)
+    assert of_runs(old, new, near, old + 1e-6).exceeds(1e-5)
+    assert not of_runs(old, new, near, old + 0.01).exceeds(1e-5)
+    # The jump of the copy is half as large.
+    assert of_runs(old, new, near, jumped).exceeds(1e-5)
+
+
+def test_far_copies_have_the_values_of_near_ones_in_few_bits() -> None:
+    values = {"w": np.float32([1.5, 0.0]), "half": np.float16([1.5, 0.0])}
+    near, far = nearly(values), roughly(values)
+    assert abs(far["w"][0] - 1.5) == pytest.approx(30 * abs(near["w"][0] - 1.5))
+    assert far["w"][1] == near["w"][1] == 0
+    np.testing.assert_array_equal(far["half"], near["half"])
