@@ -203,7 +203,11 @@ class TrainingComparison:
                 f"{devices[1]}: compare both on one."
             )
         part = min(max(one.difference.relative * _PART, _LEAST), _MOST)
-        layer = layers.first_difference(old, new, self._pairing.translate, part)
+        facts = self._new.variables
+        trained = frozenset(path for path in facts if facts[path].is_trainable)
+        layer = layers.first_difference(
+            old, new, self._pairing.translate, trained, part
+        )
         if layer is None:
             return "The outputs of all layers are equal: compare the loss."
         return str(layer)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.base.common.user_code import SourceLine
 from keras_tpu_estimator.workflow.comparing.dataflow import INPUT, Dataflow, Operation
 
@@ -30,8 +31,8 @@ class LayerDifference:
     old_line: SourceLine | None
 
     def __str__(self) -> str:
-        after = " and ".join(f"`{v}`" for v in self.variables) or "the input"
-        before = " and ".join(f"`{v}`" for v in self.following) or "the loss"
+        after = some([f"`{v}`" for v in self.variables]) or "the input"
+        before = some([f"`{v}`" for v in self.following]) or "the loss"
         place = "" if self.differs.line is None else f" at {self.differs.line}"
         text = (
             f"The forward passes are equal up to {after}, and differ before {before}: "
@@ -54,17 +55,30 @@ def first_difference(
     old: Dataflow,
     new: Dataflow,
     translate: Callable[[Iterable[str]], Variables],
+    trained: Variables,
     tolerance: float,
 ) -> LayerDifference | None:
     """Returns the first layer whose output differs, or `None` if all are equal.
 
     Args:
         translate: Returns the new paths of variables of the old program.
+        trained: The new paths of the variables that are trained.
         tolerance: The relative difference up to which statistics are equal.
     """
-    olds = {g.variables: g for g in _groups(old, translate)}
+    # TensorFlow's fused batch normalization receives the moving averages in training,
+    # on which its result does not depend.
+    of_one = translate(_variables_of(old)) ^ _variables_of(new)
+    ignored = of_one - trained - {INPUT}
+    olds = {
+        group.variables: group
+        for group in _groups(old, lambda paths: translate(paths) - ignored)
+    }
     # Values that depend on no batch are part of the layer that uses them.
-    news = [group for group in _groups(new, frozenset) if INPUT in group.variables]
+    news = [
+        group
+        for group in _groups(new, lambda paths: frozenset(paths) - ignored)
+        if INPUT in group.variables
+    ]
     distances = {
         group.variables: _distance(old, olds.get(group.variables), new, group)
         for group in news
@@ -75,6 +89,10 @@ def first_difference(
             continue
         return _described(group, old, olds.get(group.variables), new, tolerance)
     return None
+
+
+def _variables_of(flow: Dataflow) -> Variables:
+    return frozenset().union(*(one.variables for one in flow.operations))
 
 
 def _groups(
