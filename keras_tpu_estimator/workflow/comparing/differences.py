@@ -54,7 +54,14 @@ class TrainingComparison:
         pairing: Pairing,
         tolerance: float,
     ):
-        self._old, self._new, self._copies = old, new, copies
+        self._old, self._new = old, new
+        # A copy may end early, where the loss is not a number.
+        self._copies = [
+            dataclasses.replace(
+                copy, steps=[*copy.steps, *old.steps[len(copy.steps) :]]
+            )
+            for copy in copies
+        ]
         self._pairing = pairing
         self._tolerance = tolerance
         # The variables with a gradient of zero, and those whose gradient rounding has

@@ -12,6 +12,7 @@ values that differ by `_MARGIN` units: what this changes is also explained.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,9 +55,11 @@ def of_runs(old: Any, new: Any, near: Any, far: Any = None) -> Difference:
 
     `near` differs by one unit in the last place, and `far` by `_MARGIN` if it is known.
     """
-    rounding = relative_difference(old, near)
+    changes = [relative_difference(old, near)]
     if far is not None:
-        rounding = max(rounding, relative_difference(old, far) / _MARGIN)
+        changes.append(relative_difference(old, far) / _MARGIN)
+    # A copy that left the domain of a function says nothing about rounding.
+    rounding = max(filter(math.isfinite, changes), default=0.0)
     return Difference(relative_difference(old, new), rounding)
 
 

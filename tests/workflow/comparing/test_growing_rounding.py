@@ -75,6 +75,7 @@ def test_jumps_of_gradients_are_rounding() -> None:
     assert of_runs(old, new, near).exceeds(1e-5)
     assert of_runs(old, new, near, old + 1e-6).exceeds(1e-5)
     assert not of_runs(old, new, near, old + 0.01).exceeds(1e-5)
+    assert of_runs(old, new, np.array([np.nan, 2.0]), old).exceeds(1e-5)
     # The jump of the copy is half as large.
     assert of_runs(old, new, near, jumped).exceeds(1e-5)
 
@@ -85,3 +86,20 @@ def test_far_copies_have_the_values_of_near_ones_in_few_bits() -> None:
     assert abs(far["w"][0] - 1.5) == pytest.approx(30 * abs(near["w"][0] - 1.5))
     assert far["w"][1] == near["w"][1] == 0
     np.testing.assert_array_equal(far["half"], near["half"])
+
+
+def at_an_edge(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    """A program whose loss is not a number if its variable is larger than 1."""
+    del labels, params
+    layer = keras.layers.Dense(8, use_bias=False, kernel_initializer="ones")
+    x = layer(features)
+    loss = ops.sum(x + ops.sqrt(1 - ops.stop_gradient(x)))
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+
+def test_rounding_that_leaves_the_domain_of_the_loss() -> None:
+    report = kte.compare(at_an_edge, at_an_edge, input_fn, steps=3)
+    assert report.is_equal, str(report)
+    losses = [one for one in report.compared if one.kind == "loss"]
+    assert [one.step for one in losses] == [1, 2, 3]
