@@ -92,10 +92,12 @@ def terminal():
 
 
 @pytest.fixture
-def logs_to(monkeypatch):
-    """Logs only to a stream."""
+def logs_to(monkeypatch, caplog):
+    """Logs warnings, and only to a stream."""
 
     def log_to(stream):
+        # Another test may have set another level.
+        caplog.set_level(logging.WARNING, OWN.name)
         monkeypatch.setattr(OWN, "handlers", [logging.StreamHandler(stream)])
         monkeypatch.setattr(OWN, "propagate", False)
         monkeypatch.setattr(OWN, "parent", None)
