@@ -44,10 +44,12 @@ def launcher() -> Launcher | None:
 
     Cases that JAX treats as clusters are excluded where JAX fails in them: a Kubernetes
     pod outside an indexed job, or without the package `kubernetes`; a TPU with one
-    host; and a shell in an allocation of SLURM.
+    host; a shell in an allocation of SLURM; and Open MPI 5.
     """
     clusters = _CLUSTERS.value
     excluded: set[Launcher] = set()
+    if _is_open_mpi_5():
+        excluded |= {clusters.OmpiCluster}
     if "JOB_COMPLETION_INDEX" not in os.environ or not find_spec("kubernetes"):
         excluded |= {clusters.K8sCluster}
     if _is_slurm_shell():
@@ -62,6 +64,14 @@ def launcher() -> Launcher | None:
         ):
             return known
     return None
+
+
+def _is_open_mpi_5() -> bool:
+    """Returns whether a newer Open MPI than 4 may have started this process.
+
+    From version 0.12 on, JAX then starts MPI, which a child process must not do.
+    """
+    return "OMPI_MCA_orte_hnp_uri" not in os.environ
 
 
 def _is_slurm_shell() -> bool:
@@ -95,7 +105,7 @@ def coordination_client() -> Any:
 def launcher_of_environment() -> Launcher | None:
     """Returns the launcher, if any, that is found without a request to a server."""
     clusters = _CLUSTERS.value
-    if clusters.OmpiCluster.is_env_present():
+    if clusters.OmpiCluster.is_env_present() and not _is_open_mpi_5():
         return clusters.OmpiCluster
     if clusters.SlurmCluster.is_env_present() and not _is_slurm_shell():
         return clusters.SlurmCluster
