@@ -63,7 +63,7 @@ def write_states(saved: SaveFiles, states: Packed, hosts: Hosts = _ALONE) -> Non
 def read_states(
     files: ResumeFiles | None, hosts: Hosts = _ALONE
 ) -> list[SavedState] | None:
-    """Reads states from a checkpoint's files, or returns `None` if there are none.
+    """Reads the states beside a checkpoint, or returns `None` without such files.
 
     If another number of hosts has written them, each host receives those of host 0.
     Corrupt files raise `ValueError`.
@@ -88,7 +88,7 @@ def read_states(
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a call of `train` continues from.
+    """The checkpoint from which a call of `train` continues, with its step and files.
 
     Without a checkpoint it is step 0. `files` is `None` if another program wrote the
     checkpoint.

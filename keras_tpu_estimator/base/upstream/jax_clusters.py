@@ -48,7 +48,7 @@ def launcher() -> Launcher | None:
     """
     clusters = _CLUSTERS.value
     excluded: set[Launcher] = set()
-    if _is_open_mpi_5():
+    if not _is_open_mpi_4():
         excluded |= {clusters.OmpiCluster}
     if "JOB_COMPLETION_INDEX" not in os.environ or not find_spec("kubernetes"):
         excluded |= {clusters.K8sCluster}
@@ -66,12 +66,12 @@ def launcher() -> Launcher | None:
     return None
 
 
-def _is_open_mpi_5() -> bool:
-    """Returns whether a newer Open MPI than 4 may have started this process.
+def _is_open_mpi_4() -> bool:
+    """Returns whether Open MPI 4 or older has started this process.
 
-    From version 0.12 on, JAX then starts MPI, which a child process must not do.
+    For newer ones, JAX 0.12 starts MPI, which a child process must not do.
     """
-    return "OMPI_MCA_orte_hnp_uri" not in os.environ
+    return "OMPI_MCA_orte_hnp_uri" in os.environ
 
 
 def _is_slurm_shell() -> bool:
@@ -105,7 +105,7 @@ def coordination_client() -> Any:
 def launcher_of_environment() -> Launcher | None:
     """Returns the launcher, if any, that is found without a request to a server."""
     clusters = _CLUSTERS.value
-    if clusters.OmpiCluster.is_env_present() and not _is_open_mpi_5():
+    if _is_open_mpi_4():
         return clusters.OmpiCluster
     if clusters.SlurmCluster.is_env_present() and not _is_slurm_shell():
         return clusters.SlurmCluster

@@ -213,7 +213,9 @@ class ResumeFiles:
         for path, named in Listing.beside(save.prefix).saves_at(save.prefix):
             if named.kind in paths_by_kind and named.token == save.token:
                 paths_by_kind[named.kind].append(path)
-        return cls(save, *map(tuple, paths_by_kind.values()))
+        return cls(
+            save, tuple(paths_by_kind["position"]), tuple(paths_by_kind["callbacks"])
+        )
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:

@@ -54,7 +54,7 @@ class ArgScope:
 
     @property
     def problem(self) -> str:
-        """What a person has to write instead of the scope; empty if nothing."""
+        """The advice for the code that replaces the scope, or an empty string."""
         if not self.functions or self.is_named:
             return _UNKNOWN
         is_regularized = any(

@@ -22,6 +22,8 @@ from keras_tpu_estimator.workflow.comparing.records import (
 )
 from keras_tpu_estimator.workflow.comparing.rounding import nearly, roughly
 
+# The most bytes of the values after all steps with which other programs begin steps.
+_STATE_BYTES = 1 << 31
 # Powers of an Adam optimizer's decay rates.
 _POWERS = ("beta1_power", "beta2_power")
 
@@ -53,7 +55,7 @@ class OldProgram:
         """Trains twice, from `initial` or the program's initial values."""
         if initial is not None:
             self._recorder.start_from(initial)
-        self.training = self._recorder.train(input_fn, steps)
+        self.training = self._recorder.train(input_fn, steps, state_bytes=_STATE_BYTES)
         # Evaluations follow the second one.
         far = self._train_copy(input_fn, roughly)
         self.copies = self._train_copy(input_fn, nearly), far

@@ -52,8 +52,6 @@ from keras_tpu_estimator.workflow.comparing.records import (
     sampled,
 )
 
-# The values after all steps are stored if they take at most this many bytes.
-_MOST_BYTES = 1 << 31
 # Steps between checkpoints; the last one is always saved.
 _ONLY_AT_THE_END = 1_000_000_000
 
@@ -105,6 +103,7 @@ class Recorder:
         steps: int,
         replayed: Sequence[Batch] | None = None,
         states: States | None = None,
+        state_bytes: int = 0,
     ) -> TrainingRecord:
         """Trains, and returns the record of each step.
 
@@ -112,12 +111,14 @@ class Recorder:
             input_fn: The user's function.
             steps: The number of steps; fewer if the input ends.
             replayed: Batches to use in its place. Defaults to none.
-            states: The values to set before steps. Defaults to `None`: the record has
-                all values after each step, if they are not too large.
+            states: The values to set before steps. Defaults to `None`: each step
+                begins with those of the step before.
+            state_bytes: The record has all values after each step if they take at most
+                this many bytes for all steps. Defaults to 0.
         """
         self._observations.restart(replayed)
         context = self._estimator.context
-        hook = _RecordingHook(context, self._observations, states is None, steps)
+        hook = _RecordingHook(context, self._observations, state_bytes // max(steps, 1))
         if replayed is not None:
             steps = min(steps, len(replayed))
         # A loss that is not a number is recorded, and ends the training.
@@ -212,13 +213,13 @@ class _RecordingHook(SessionRunHook):
         self,
         context: EstimatorContext,
         observations: Observations,
-        keeps_states: bool,
-        steps: int,
+        state_bytes: int,
     ):
         self._context = context
         self._observations = observations
-        self._keeps_states = keeps_states
-        self._number_of_steps = steps
+        # The most bytes of a state to record.
+        self._state_bytes = state_bytes
+        self._records_states = False
         # The values that are set before the next step.
         self.start: dict[str, np.ndarray] | None = None
         self.initial: dict[str, np.ndarray] = {}
@@ -234,8 +235,7 @@ class _RecordingHook(SessionRunHook):
         self.variables = facts_of(store)
         self.initial = session.run({path: path for path in self.variables})
         size = sum(np.asarray(value).nbytes for value in self.initial.values())
-        if size * self._number_of_steps > _MOST_BYTES:
-            self._keeps_states = False
+        self._records_states = size <= self._state_bytes
         rates = store.constants & store.variables.keys()
         self.constant_rates = {
             path: float(rate)
@@ -264,7 +264,7 @@ class _RecordingHook(SessionRunHook):
                 _behind(RATE, named, float),
                 _behind(HOST, named, sampled),
                 self.start,
-                _copies(values) if self._keeps_states else None,
+                _copies(values) if self._records_states else None,
             )
         )
 
@@ -287,7 +287,8 @@ class _Continuation(keras.callbacks.Callback):
             self._hook.start = None
             return
         # The variables have the values of the loop once a callback reads its model.
-        variables = self.model and self._context.runtime.program.store.variables
+        _ = self.model
+        variables = self._context.runtime.program.store.variables
         for path, value in state.items():
             variables[path].assign(value)
         self._hook.start = {path: sampled(value) for path, value in state.items()}

@@ -50,8 +50,8 @@ class StepRecord:
         values: The values of the variables after the step, by path.
         start: Those from which the step began, if other programs' values were set for
             it, or `None`.
-        state: All elements of the values after the step, with which another program can
-            begin the next one, or `None` if they take too much memory.
+        state: All elements of the floating-point variables after the step, with which
+            another program can begin the next one, or `None` if they were not recorded.
         learning_rates: By name; empty if the program does not report them.
         to_the_host: The tensors that `host_call` and summaries receive, by name.
     """

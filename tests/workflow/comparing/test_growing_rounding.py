@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.workflow.comparing import recorder
+from keras_tpu_estimator.workflow.comparing import programs
 from keras_tpu_estimator.workflow.comparing.rounding import nearly, of_runs, roughly
 
 # Rounding doubles in each step: after these, it is as large as the variable.
@@ -63,7 +63,7 @@ def test_late_fault_is_found() -> None:
 
 
 def test_report_says_what_grown_rounding_hides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_MOST_BYTES", 0)
+    monkeypatch.setattr(programs, "_STATE_BYTES", 0)
     report = kte.compare(chaotic(), chaotic(), input_fn, steps=STEPS)
     assert any("Rounding has grown" in note for note in report.notes), str(report)
     assert not any("is zero" in note for note in report.notes), str(report)
