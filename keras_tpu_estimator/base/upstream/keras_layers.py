@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.upstream import keras_random
+from keras_tpu_estimator.base.upstream import keras_random, keras_state
 from keras_tpu_estimator.base.upstream.keras_variables import set_path
 from keras_tpu_estimator.base.upstream.private_names import PrivateName
 from keras_tpu_estimator.base.upstream.replacements import (
@@ -60,9 +60,13 @@ _GET_MASK = PrivateName(
     "returns the mask of a tensor",
     ("keras.src.backend.common.masking.get_keras_mask",),
 )
-_SET_MASK = PrivateName(
-    "sets the mask of a tensor",
-    ("keras.src.backend.common.masking.set_keras_mask",),
+_STORE_MASK = Replacement(
+    PrivateName(
+        "stores the mask of a traced tensor by the `id` of the tensor, under which "
+        "another tensor finds it if another thread collects the first one",
+        ("keras.src.backend.common.masking.set_tensor_attr",),
+    ),
+    lambda: keras.layers.Embedding(1, 1, mask_zero=True)(_row()),
 )
 OPERATION = Replacement(
     PrivateName(
@@ -156,14 +160,34 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     """Returns a copy of a tensor with a mask, or without one for `None`."""
     tensor = keras.ops.copy(tensor)
     if mask is not None:
-        _SET_MASK.value(tensor, mask)
+        _set_mask(tensor, mask)
     return tensor
+
+
+def _set_mask(tensor: Any, mask: Any) -> None:
+    _STORE_MASK.function(tensor, keras_state.MASK, mask)
 
 
 @contextlib.contextmanager
 def masks_kept() -> Iterator[None]:
-    """Makes attention keep the masks of its inputs in a `with` block."""
-    with MASKED_ATTENTION.block(_attention_with_masks):
+    """Makes each tensor of a trace keep its mask, and no other, in a `with` block.
+
+    Attention does not delete the masks of its inputs. Tensors with a mask stay alive
+    until the end of the block, so that no other tensor has their `id`.
+    """
+    tensors: list[Any] = []
+
+    def store(
+        set_attribute: Callable[..., None], tensor: Any, name: str, mask: Any
+    ) -> None:
+        tensors.append(tensor)
+        set_attribute(tensor, name, mask)
+
+    with (
+        keras_state.fresh_masks(),
+        _STORE_MASK.block(store),
+        MASKED_ATTENTION.block(_attention_with_masks),
+    ):
         yield
 
 
@@ -182,7 +206,7 @@ def _attention_with_masks(
         return call(layer, query, value, key, *args, **kwargs)
     finally:
         for tensor, mask in zip(inputs, masks, strict=True):
-            _SET_MASK.value(tensor, mask)
+            _set_mask(tensor, mask)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""State of Keras for the whole process: automatic names, scopes, and the distribution.
+"""State of Keras: automatic names, scopes, masks, and the distribution.
 
 Keras numbers automatic names for the whole process, so that the same `model_fn` would
 have other variables in its second trace. In a block of this package the numbers start
@@ -19,7 +19,7 @@ from keras_tpu_estimator.base.upstream.private_names import (
 )
 
 _STATE = PrivateName(
-    "holds the numbers of automatic names, and variables without a value",
+    "holds the numbers of automatic names, variables without a value, and masks",
     ("keras.src.backend.common.global_state",),
 )
 _CURRENT_PATH = PrivateName(
@@ -28,6 +28,8 @@ _CURRENT_PATH = PrivateName(
 )
 _NAME_COUNTS = "object_name_uids"
 _UNINITIALIZED = "uninitialized_variables"
+# The attribute of a tensor that is its mask.
+MASK = "_keras_mask"
 
 
 def name_path() -> str:
@@ -78,15 +80,28 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
         yield
 
 
+def _fresh_names(
+    taken: Mapping[str, int],
+) -> contextlib.AbstractContextManager[None]:
+    return _fresh({_NAME_COUNTS: _CountsByScope(taken), _UNINITIALIZED: []})
+
+
+def fresh_masks() -> contextlib.AbstractContextManager[None]:
+    """Hides the masks of traced tensors in a `with` block from those outside it.
+
+    Keras finds them by the `id` of the tensor, per thread, and removes them with the
+    tensor only if the same thread collects it.
+    """
+    return _fresh({f"{MASK}_dict": {}})
+
+
 @contextlib.contextmanager
-def _fresh_names(taken: Mapping[str, int]) -> Iterator[None]:
+def _fresh(attributes: Mapping[str, Any]) -> Iterator[None]:
+    """Replaces attributes of the state in a `with` block."""
     state = _STATE.value
-    saved = {
-        name: state.get_global_attribute(name)
-        for name in (_NAME_COUNTS, _UNINITIALIZED)
-    }
-    state.set_global_attribute(_NAME_COUNTS, _CountsByScope(taken))
-    state.set_global_attribute(_UNINITIALIZED, [])
+    saved = {name: state.get_global_attribute(name) for name in attributes}
+    for name, value in attributes.items():
+        state.set_global_attribute(name, value)
     try:
         yield
     finally:

@@ -50,6 +50,11 @@ class Replacement:
         self._open_blocks = 0
         self._is_verified = reached_by is None
 
+    @property
+    def function(self) -> Any:
+        """The function, or what replaces it in the current block."""
+        return getattr(self.target.owner, self.target.name)
+
     @contextlib.contextmanager
     def block(self, behaviour: Behaviour) -> Iterator[None]:
         """Calls `behaviour(function, ...)` instead of the function in a `with` block.
