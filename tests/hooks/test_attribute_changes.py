@@ -73,6 +73,19 @@ def test_equal_values_and_values_without_data_are_unchanged(value, change):
     assert not changes(value, change)
 
 
+@pytest.mark.parametrize("zeros", [jnp.zeros(()), np.zeros(2**18)])
+def test_values_at_the_address_of_deleted_ones_are_changes(zeros):
+    some = Some()
+    some.value = zeros + 1
+    address, before = id(some.value), fingerprints(some)
+    for _ in range(1000):
+        some.value = some.value + 1
+        if id(some.value) == address:
+            break
+    assert id(some.value) == address
+    assert changed_names(before, fingerprints(some)) == ["value"]
+
+
 def test_methods_of_other_objects_are_not_called():
     class Tensor:
         def __len__(self):

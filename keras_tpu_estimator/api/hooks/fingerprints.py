@@ -8,6 +8,7 @@ cost of a save has a bound, and attributes beyond it are unknown.
 import collections
 import dataclasses
 import itertools
+import weakref
 import zlib
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
@@ -53,6 +54,29 @@ def changed_names(
     )
 
 
+class _Identity:
+    """An object, which equals only itself, and nothing after it is deleted.
+
+    A later object may have its `id`: a counter that is replaced in each step has the
+    same one in every second step.
+    """
+
+    def __init__(self, value: Any):
+        self._reference = weakref.ref(value)
+        self._hash = id(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        value = self._reference()
+        return (
+            value is not None
+            and isinstance(other, _Identity)
+            and value is other._reference()
+        )
+
+
 class _BeyondBudgetError(Exception):
     """The values of an object are too many."""
 
@@ -81,7 +105,7 @@ class _Budget:
         if isinstance(value, float | complex | np.generic):
             return "value", repr(value)  # NaN equals itself here.
         if isinstance(value, jax.Array):  # This value never changes.
-            return "jax", id(value)
+            return _Identity(value)
         if isinstance(value, np.ndarray):
             return "array", str(value.dtype), value.shape, _checksum(value)
         if not isinstance(value, _CONTAINERS) or depth > _DEEPEST:
@@ -92,7 +116,7 @@ class _Budget:
 
 def _checksum(value: np.ndarray) -> Hashable:
     if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
-        return id(value)
+        return _Identity(value)
     return zlib.crc32(value.tobytes())
 
 
