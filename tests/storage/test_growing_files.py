@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import threading
 
 import pytest
 
@@ -164,11 +165,39 @@ def test_failure_does_not_hide_another_error(failing, caplog):
     assert "Not all event files could be written" in caplog.text
 
 
-def test_forgotten_event_file_is_visible(memory):
+@pytest.mark.parametrize("url", ["file:///tmp/run", "memory:/bucket/run"])
+def test_event_writers_check_urls(url):
+    with pytest.raises(ValueError, match="A URL must"):
+        EventWriter(url)
+
+
+def forgotten_writer():
+    """Makes a writer that only the garbage collector deletes."""
     writer = EventWriter("memory://bucket/run")
     writer.scalars({"loss": 0.25}, step=20)
-    del writer
+    writer.itself = writer
+
+
+def test_forgotten_event_file_is_visible(memory):
+    forgotten_writer()
     gc.collect()
+    show_all()
+    found = paths.matching("memory://bucket/run/events.out.*")
+    assert read_scalars(found) == {20: {"loss": 0.25}}
+
+
+def test_writer_is_collected_where_files_are_locked(memory):
+    forgotten_writer()
+
+    def collect():
+        with module._LOCK:
+            gc.collect()
+        show_all()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
     found = paths.matching("memory://bucket/run/events.out.*")
     assert read_scalars(found) == {20: {"loss": 0.25}}
 

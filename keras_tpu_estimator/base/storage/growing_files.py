@@ -4,6 +4,7 @@ Objects in a store cannot grow. Such a file is written locally, and the complete
 uploaded in the background and at the end of each call.
 """
 
+import collections
 import contextlib
 import itertools
 import logging
@@ -31,6 +32,9 @@ _UNSHOWN: "dict[_Uploaded, int]" = {}
 # The number of the last write whose failure was reported, by file or writer.
 _TOLD: "weakref.WeakKeyDictionary[object, int]" = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
+# Functions that close files whose writers were deleted.
+_CLOSED_SOON: "collections.deque[Callable[[], None]]" = collections.deque()
+_CLOSING = threading.Lock()
 
 
 class Flushable(Protocol):
@@ -144,6 +148,27 @@ def flush_at_end(writer: Flushable) -> None:
         _FLUSHED_AT_END[writer] = next(_WRITES)
 
 
+def close_soon(close: Callable[[], None]) -> None:
+    """Calls a function on another thread, or now if Python is exiting.
+
+    For finalizers: they run at any time, also while their thread has a lock of this
+    module or uploads the file. The function must not raise errors.
+    """
+    if not threading.main_thread().is_alive():
+        # Python is exiting, and then deletes temporary files.
+        close()
+        return
+    _CLOSED_SOON.append(close)
+    with contextlib.suppress(RuntimeError):  # There are too many threads.
+        threading.Thread(target=_close_all, name="file-closer").start()
+
+
+def _close_all() -> None:
+    with _CLOSING:
+        while _CLOSED_SOON:
+            _CLOSED_SOON.popleft()()
+
+
 def show_all(since: int = 0) -> None:
     """Waits until others see everything that this process has written.
 
@@ -153,6 +178,7 @@ def show_all(since: int = 0) -> None:
         since: The number of a write. Failures of earlier writes are logged once instead
             of raised, because their caller has already returned.
     """
+    _close_all()
     with _LOCK:
         writers = list(_FLUSHED_AT_END.items())
     errors = _errors_of(((w, n, w.flush) for w, n in writers), since)

@@ -1,5 +1,6 @@
 """A writer of TensorBoard event files, without TensorFlow."""
 
+import functools
 import logging
 import os
 import threading
@@ -14,7 +15,7 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts.agreement import is_chief
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.growing_files import flush_at_end
+from keras_tpu_estimator.base.storage.growing_files import close_soon, flush_at_end
 from keras_tpu_estimator.files.summary.event_file import EventFile, serialized
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class EventWriter:
             waiting. Defaults to 1000.
         filename_suffix: The end of the file's name. Defaults to none.
 
+    Raises:
+        ValueError: `logdir` is the URL of a local path, or has an unknown scheme.
+
     Example:
 
     >>> import tempfile
@@ -56,6 +60,7 @@ class EventWriter:
         filename_suffix: str = "",
     ) -> None:
         self._logdir = os.fsdecode(logdir)
+        paths.check(self._logdir)
         self._flush_secs = flush_secs
         self._max_queue = max_queue
         self._suffix = filename_suffix
@@ -290,7 +295,10 @@ class EventWriter:
         file = EventFile(self._logdir, self._suffix)
         # A writer without references also writes its events, at the latest when
         # Python exits.
-        self._close_file = weakref.finalize(self, _closed, file)
+        close = functools.partial(_closed, file)
+        if paths.is_url(self._logdir):
+            close = functools.partial(close_soon, close)
+        self._close_file = weakref.finalize(self, close)
         return file
 
     def _flush(self) -> None:
