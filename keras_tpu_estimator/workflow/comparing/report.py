@@ -68,8 +68,8 @@ class ComparisonReport:
         name = f" `{first.name}`" if first.name else ""
         yield (
             f"First difference: {step}{first.kind}{name}, by "
-            f"{first.difference.relative:.2g} (rounding {first.difference.rounding:.1g}"
-            f"). {self.finding.explanation}"
+            f"{first.difference.relative:.2g} (rounding "
+            f"{first.difference.explained:.1g}). {self.finding.explanation}"
         )
 
     def _table(self) -> Iterator[str]:
@@ -83,7 +83,7 @@ class ComparisonReport:
             worst = max(ones, key=lambda one: one.difference.relative)
             yield (
                 f"{kind:{width}}{len(ones):>8}{worst.difference.relative:>12.1e}"
-                f"{worst.difference.rounding:>12.1e}  {worst.name}"
+                f"{worst.difference.explained:>12.1e}  {worst.name}"
             )
 
     def as_json(self) -> str:

@@ -44,10 +44,14 @@ class Difference:
     rounding: float = 0.0
     last_place: float = 0.0
 
+    @property
+    def explained(self) -> float:
+        """The largest relative difference that rounding explains."""
+        return max(_MARGIN * self.rounding, _LAST_PLACES * self.last_place)
+
     def exceeds(self, tolerance: float) -> bool:
         """Returns whether it is more than a tolerance and than rounding explains."""
-        explained = _MARGIN * self.rounding, _LAST_PLACES * self.last_place
-        return not self.relative <= max(tolerance, *explained)
+        return not self.relative <= max(tolerance, self.explained)
 
 
 def of_runs(old: Any, new: Any, near: Any, far: Any = None) -> Difference:
