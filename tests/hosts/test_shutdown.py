@@ -52,7 +52,7 @@ def test_one_exit_code_concerns_all_hosts(three, on_each):
 
 def test_hosts_wait_only_briefly_for_a_late_host(three, on_each):
     def disconnect(host):
-        return three[host].disconnect_together(-1.0)
+        return three[host].disconnect_together(0.5)
 
     problem, other = on_each(disconnect, 2)
     assert problem == other
