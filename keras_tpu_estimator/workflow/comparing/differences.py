@@ -42,7 +42,8 @@ class TrainingComparison:
     Args:
         old: The old program's.
         new: The new program's.
-        copies: The old program's, from values that differ by rounding, and by more.
+        copies: The old program's, from values that differ by rounding, and others by
+            more.
         tolerance: The relative difference that is accepted.
     """
 
@@ -50,7 +51,7 @@ class TrainingComparison:
         self,
         old: TrainingRecord,
         new: TrainingRecord,
-        copies: tuple[TrainingRecord, TrainingRecord],
+        copies: Sequence[TrainingRecord],
         pairing: Pairing,
         tolerance: float,
     ):
@@ -131,22 +132,23 @@ class TrainingComparison:
         self, number: int, steps: Sequence[StepRecord]
     ) -> Iterator[Compared]:
         for pair in self._pairing.pairs:
-            paths = _paths(pair)
+            paths = _paths(pair, len(steps))
             if any(
                 path not in step.gradients
                 for path, step in zip(paths, steps, strict=True)
             ):
                 continue
-            difference = of_runs(
-                *(step.gradients[p] for p, step in zip(paths, steps, strict=True))
+            old, new, *copies = (
+                step.gradients[p] for p, step in zip(paths, steps, strict=True)
             )
-            if difference.rounding > _ZERO:
+            # A jump is not in all of them.
+            if all(relative_difference(old, copy) > _ZERO for copy in copies):
                 begins_alike = number == 1 or steps[-1].start is not None
                 (self._without_gradient if begins_alike else self._drifted).add(
                     pair.new
                 )
                 continue
-            yield Compared("gradient", pair.new, number, difference)
+            yield Compared("gradient", pair.new, number, of_runs(old, new, *copies))
 
     def _changes(
         self,
@@ -333,9 +335,9 @@ def _rates(number: int, old: StepRecord, new: StepRecord) -> Iterator[Compared]:
             yield Compared("learning rate", name, number, Difference(relative))
 
 
-def _paths(pair: Pair) -> tuple[str, str, str, str]:
+def _paths(pair: Pair, programs: int) -> list[str]:
     """Returns the paths in the old program, the new one, and the copies of the old."""
-    return pair.old, pair.new, pair.old, pair.old
+    return [pair.old, pair.new, *[pair.old] * (programs - 2)]
 
 
 def _of_changes(
@@ -344,19 +346,18 @@ def _of_changes(
     after: Sequence[Mapping[str, Any]],
 ) -> Difference | None:
     """Returns the difference of the changes of a variable, relative to the largest."""
-    paths = _paths(pair)
+    paths = _paths(pair, len(after))
     if pair.factor is None or any(
         p not in a for p, a in zip(paths, after, strict=True)
     ):
         return None
     changes = []
-    factors = pair.factor, 1.0, pair.factor, pair.factor
-    for path, factor, values_before, values_after in zip(
-        paths, factors, before, after, strict=True
-    ):
+    for path, values_before, values_after in zip(paths, before, after, strict=True):
         end = np.asarray(values_after[path], np.float64)
         start = np.asarray(_sampled_like(values_before[path], end), np.float64)
-        changes.append(factor * (end.reshape(-1) - start.reshape(-1)))
+        changes.append(end.reshape(-1) - start.reshape(-1))
+    old, new, *copies = changes
+    changes = [pair.factor * old, new, *(pair.factor * copy for copy in copies)]
     return dataclasses.replace(
         of_runs(*changes),
         last_place=rounding.last_place(after[0][pair.old], changes[0]),

@@ -20,7 +20,7 @@ from keras_tpu_estimator.workflow.comparing.records import (
     PredictionRecord,
     TrainingRecord,
 )
-from keras_tpu_estimator.workflow.comparing.rounding import nearly, roughly
+from keras_tpu_estimator.workflow.comparing.rounding import nearly, opposite, roughly
 
 # The most bytes of the values after all steps with which other programs begin steps.
 _STATE_BYTES = 1 << 31
@@ -31,16 +31,16 @@ _POWERS = ("beta1_power", "beta2_power")
 class OldProgram:
     """The program that the other one must equal.
 
-    It runs three times. In the copies, each step begins with values that differ from
-    those of the first run: in one by rounding, and in the other by more.
+    It runs four times. In the copies, each step begins with values that differ from
+    those of the first run: in one by rounding, and in the others by more.
 
     Attributes:
         training: The record of its training.
-        copies: The records of both copies.
+        copies: The records of the copies.
     """
 
     training: TrainingRecord
-    copies: tuple[TrainingRecord, TrainingRecord]
+    copies: tuple[TrainingRecord, ...]
 
     def __init__(self, context: EstimatorContext, directory: str):
         self._recorder = Recorder(context, os.path.join(directory, "old"))
@@ -52,13 +52,13 @@ class OldProgram:
         steps: int,
         initial: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Trains twice, from `initial` or the program's initial values."""
+        """Trains, from `initial` or the program's initial values, and its copies."""
         if initial is not None:
             self._recorder.start_from(initial)
         self.training = self._recorder.train(input_fn, steps, state_bytes=_STATE_BYTES)
-        # Evaluations follow the second one.
-        far = self._train_copy(input_fn, roughly)
-        self.copies = self._train_copy(input_fn, nearly), far
+        # Evaluations follow the last one.
+        far = [self._train_copy(input_fn, moved) for moved in (roughly, opposite)]
+        self.copies = self._train_copy(input_fn, nearly), *far
 
     def _train_copy(
         self,
@@ -75,14 +75,14 @@ class OldProgram:
     def evaluate(
         self, input_fn: InputFn, steps: int
     ) -> tuple[EvaluationRecord, EvaluationRecord]:
-        """Returns the metrics after both trainings."""
+        """Returns the metrics after the training, and of the copy."""
         record = self._recorder.evaluate(input_fn, steps)
         return record, self._perturbed.evaluate(input_fn, steps, record.batches)
 
     def predict(
         self, input_fn: InputFn, steps: int
     ) -> tuple[PredictionRecord, PredictionRecord]:
-        """Returns the predictions after both trainings."""
+        """Returns the predictions after the training, and of the copy."""
         record = self._recorder.predict(input_fn, steps)
         return record, self._perturbed.predict(input_fn, steps, record.batches)
 

@@ -7,8 +7,9 @@ which divides tiny gradients by their own size, would let rounding grow from ste
 step, until it would explain any difference.
 
 A gradient jumps where an input of a ReLU changes its sign. One unit rarely reaches such
-a place, but another order of operations may. So the old program runs a third time, from
-values that differ by `_MARGIN` units: what this changes is also explained.
+a place, but another order of operations may. So the old program runs two more times,
+from values that differ by `_MARGIN` units in opposite directions: an input close to
+zero changes its sign in one of them. What both change together is also explained.
 """
 
 import dataclasses
@@ -54,16 +55,17 @@ class Difference:
         return not self.relative <= max(tolerance, self.explained)
 
 
-def of_runs(old: Any, new: Any, near: Any, far: Any = None) -> Difference:
+def of_runs(old: Any, new: Any, near: Any, *far: Any) -> Difference:
     """Returns the difference of two programs, and that of the copies of the old one.
 
     `near` differs by one unit in the last place, and `far` by `_MARGIN` if it is known.
     """
-    changes = [relative_difference(old, near)]
-    if far is not None:
-        changes.append(relative_difference(old, far) / _MARGIN)
     # A copy that left the domain of a function says nothing about rounding.
-    rounding = max(filter(math.isfinite, changes), default=0.0)
+    changes = [
+        change if math.isfinite(change) else 0.0
+        for change in (relative_difference(old, copy) for copy in (near, *far))
+    ]
+    rounding = max(changes[0], sum(changes[1:]) / _MARGIN)
     return Difference(relative_difference(old, new), rounding)
 
 
@@ -113,6 +115,11 @@ def roughly(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.nda
     return _perturbed(values, _MARGIN, seed)
 
 
+def opposite(values: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns values that are smaller where those of `roughly` are larger."""
+    return _perturbed(values, -_MARGIN, seed)
+
+
 def _perturbed(
     values: Mapping[str, np.ndarray], units: int, seed: int
 ) -> dict[str, np.ndarray]:
@@ -125,11 +132,13 @@ def _moved(value: np.ndarray, units: int, generator: np.random.Generator) -> np.
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
     signs = np.where(generator.random(value.shape) < 0.5, -1, 1).astype(value.dtype)
+    signs = signs if units > 0 else -signs
+    count = abs(units)
     limits: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
-    if units == 1 or units * float(limits.eps) > _LARGEST_STEP:
+    if count == 1 or count * float(limits.eps) > _LARGEST_STEP:
         # Of a few bits, one unit is much.
         moved = np.nextafter(value, signs * np.asarray(np.inf, value.dtype))
     else:
-        moved = value + signs * units * np.spacing(np.abs(value))
+        moved = value + signs * count * np.spacing(np.abs(value))
     # Zeros stay, such as biases and the state of optimizers.
     return np.asarray(np.where(value == 0, value, moved), value.dtype)

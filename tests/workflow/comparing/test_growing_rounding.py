@@ -10,7 +10,12 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.workflow.comparing import programs
-from keras_tpu_estimator.workflow.comparing.rounding import nearly, of_runs, roughly
+from keras_tpu_estimator.workflow.comparing.rounding import (
+    nearly,
+    of_runs,
+    opposite,
+    roughly,
+)
 
 # Rounding doubles in each step: after these, it is as large as the variable.
 STEPS = 32
@@ -78,14 +83,70 @@ def test_jumps_of_gradients_are_rounding() -> None:
     assert of_runs(old, new, np.array([np.nan, 2.0]), old).exceeds(1e-5)
     # The jump of the copy is half as large.
     assert of_runs(old, new, near, jumped).exceeds(1e-5)
+    # Together, both copies jump as far.
+    assert not of_runs(old, new, near, jumped, jumped).exceeds(1e-5)
+
+
+def edges(rewrites: bool, factor: float = 1.0) -> Callable[..., Any]:
+    """A program with ReLUs of which some inputs are zero but for rounding."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        del labels, params
+        variables = kte.jax_params("w", EDGE_VALUES)
+        losses = []
+        for name, w in variables.items():
+            x, subtracted = features[name], features[f"{name}/subtracted"]
+            if rewrites:
+                inputs = w * x + (0.3 - subtracted)
+            else:
+                inputs = (w * x + 0.3) - subtracted
+            losses.append(ops.mean(ops.relu(inputs)))
+        loss = ops.sum(ops.stack(losses)) * factor
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+    return model_fn
+
+
+EDGE_VALUES = {f"w{n}": np.full((), 1 + n / 7, "float32") for n in range(24)}
+
+
+def edge_batches(params: Any) -> dict[str, np.ndarray]:
+    """Returns inputs of which two in each hundred are at an edge."""
+    del params
+    generator = np.random.default_rng(0)
+    features = {}
+    for name, w in EDGE_VALUES.items():
+        x = generator.normal(1.0, 0.2, 200)
+        subtracted = w * x + 0.3 + generator.choice([-0.1, 0.1], 200)
+        subtracted[:4] = w * x[:4] + 0.3
+        features[name] = x.astype("float32")
+        features[f"{name}/subtracted"] = subtracted.astype("float32")
+    return features
+
+
+def test_jumps_in_either_direction_are_rounding() -> None:
+    def input_fn(params: Any) -> tuple[dict[str, np.ndarray], None]:
+        return edge_batches(params), None
+
+    report = kte.compare(edges(False), edges(True), input_fn, steps=1)
+    assert report.is_equal, str(report)
+    gradients = [one for one in report.compared if one.kind == "gradient"]
+    assert len(gradients) == len(EDGE_VALUES)
+    assert max(one.difference.relative for one in gradients) > 1e-3
+    assert not any("is zero" in note for note in report.notes), str(report)
+    report = kte.compare(edges(False), edges(True, 1.001), input_fn, steps=1)
+    assert not report.is_equal
 
 
 def test_far_copies_have_the_values_of_near_ones_in_few_bits() -> None:
     values = {"w": np.float32([1.5, 0.0]), "half": np.float16([1.5, 0.0])}
-    near, far = nearly(values), roughly(values)
+    near, far, other = nearly(values), roughly(values), opposite(values)
     assert abs(far["w"][0] - 1.5) == pytest.approx(30 * abs(near["w"][0] - 1.5))
     assert far["w"][1] == near["w"][1] == 0
     np.testing.assert_array_equal(far["half"], near["half"])
+    np.testing.assert_allclose(far["w"] + other["w"], 2 * values["w"])
+    np.testing.assert_allclose(far["half"] + other["half"], [3.0, 0.0], atol=1e-3)
 
 
 def at_an_edge(features: Any, labels: Any, mode: str, params: Any) -> Any:
