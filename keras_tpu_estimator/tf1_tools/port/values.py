@@ -170,7 +170,7 @@ def positions(node: _Value, value: _Value | None = None) -> _Value:
         parts = literal(node)
     except ValueError:
         raise UnportableError(
-            "pass the number of parts, or the positions between them in site of "
+            "pass the number of parts, or the positions between them in place of "
             "their sizes"
         ) from None
     if isinstance(parts, int):
