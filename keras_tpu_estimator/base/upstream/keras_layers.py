@@ -66,7 +66,7 @@ _STORE_MASK = Replacement(
         "another tensor finds it if another thread collects the first one",
         ("keras.src.backend.common.masking.set_tensor_attr",),
     ),
-    lambda: keras.layers.Embedding(1, 1, mask_zero=True)(_row()),
+    lambda: keras.layers.Masking()(keras.Input((1, 1))),
 )
 OPERATION = Replacement(
     PrivateName(
