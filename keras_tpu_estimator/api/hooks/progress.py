@@ -1,5 +1,6 @@
 """The progress display of one call, on a terminal or in a notebook."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -73,7 +74,8 @@ class PassingBar:
     """
 
     def __init__(self) -> None:
-        self._bar = _Bar(0, None, interval=0.0)
+        # Keras measures intervals by a clock that may go back.
+        self._bar = _Bar(0, None, interval=-math.inf)
         self._began = time.monotonic()
         self._is_drawn = False
 
