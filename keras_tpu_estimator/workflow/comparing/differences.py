@@ -34,6 +34,7 @@ _OF_CONSTANTS = {"optimizer state": 1e-4, "variable": 2e-5}
 # The layer that causes a difference of the loss differs by at least a part of it.
 _PART = 0.03
 _LEAST, _MOST = 3e-6, 1e-3
+_MOST_NAMES = 20
 
 
 class TrainingComparison:
@@ -65,9 +66,9 @@ class TrainingComparison:
         ]
         self._pairing = pairing
         self._tolerance = tolerance
-        # The variables with a gradient of zero, and those whose gradient rounding has
-        # changed over several steps.
-        self._without_gradient: set[str] = set()
+        # The steps in which a variable's gradient is only rounding, such as zero, and
+        # the variables whose gradient rounding has changed over several steps.
+        self._rounded: dict[str, set[int]] = {}
         self._drifted: set[str] = set()
 
     def run(self) -> Comparison:
@@ -144,9 +145,10 @@ class TrainingComparison:
             # A jump is not in all of them.
             if all(relative_difference(old, copy) > _ZERO for copy in copies):
                 begins_alike = number == 1 or steps[-1].start is not None
-                (self._without_gradient if begins_alike else self._drifted).add(
-                    pair.new
-                )
+                if begins_alike or pair.new in self._rounded:
+                    self._rounded.setdefault(pair.new, set()).add(number)
+                else:
+                    self._drifted.add(pair.new)
                 continue
             yield Compared("gradient", pair.new, number, of_runs(old, new, *copies))
 
@@ -161,7 +163,7 @@ class TrainingComparison:
         in_order = sorted(self._pairing.pairs, key=lambda p: not facts[p.new].is_slot)
         for pair in in_order:
             owner = facts[pair.new].owner or pair.new
-            if owner in self._without_gradient | self._drifted:
+            if owner in self._drifted or number in self._rounded.get(owner, ()):
                 continue
             difference = _of_changes(pair, before, after)
             if difference is not None:
@@ -268,11 +270,17 @@ class TrainingComparison:
         return next(pair for pair in self._pairing.pairs if pair.new == path)
 
     def _notes(self) -> Iterator[str]:
-        for path in sorted(self._without_gradient):
+        count = max(map(len, self._rounded.values()), default=0)
+        always = [p for p, steps in self._rounded.items() if len(steps) == count]
+        sometimes = self._rounded.keys() - always
+        if always:
+            rounded = some(sorted(always), _MOST_NAMES)
             yield (
-                f"The true gradient of `{path}` is zero, and what is left is rounding, "
-                "so its updates are not compared."
+                f"In {count} steps, the gradients of {rounded} are zero or only "
+                "rounding, so their updates are not compared."
             )
+        if sometimes:
+            yield f"In fewer steps, the same holds for {some(sorted(sometimes))}."
         if self._drifted:
             yield (
                 "The values of all steps are too large to begin each step with those "
