@@ -43,6 +43,7 @@ class EventWriter:
 
     Raises:
         ValueError: `logdir` is the URL of a local path, or has an unknown scheme.
+        ImportError: The driver of its store is not installed.
 
     Example:
 
@@ -91,7 +92,9 @@ class EventWriter:
         """
         path = paths.canonical(logdir)
         key = (path, *sorted(settings.items()))
-        return _shared_writers.setdefault(key, EventWriter(path, **settings))
+        if key not in _shared_writers:
+            _shared_writers.setdefault(key, EventWriter(path, **settings))
+        return _shared_writers[key]
 
     @property
     def logdir(self) -> str:

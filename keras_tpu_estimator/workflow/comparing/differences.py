@@ -271,16 +271,16 @@ class TrainingComparison:
 
     def _notes(self) -> Iterator[str]:
         count = max(map(len, self._rounded.values()), default=0)
-        always = [p for p, steps in self._rounded.items() if len(steps) == count]
-        sometimes = self._rounded.keys() - always
-        if always:
-            rounded = some(sorted(always), _MOST_NAMES)
+        most = [p for p, steps in self._rounded.items() if len(steps) == count]
+        fewer = self._rounded.keys() - most
+        if most:
+            rounded = some(sorted(most), _MOST_NAMES)
             yield (
                 f"In {count} steps, the gradients of {rounded} are zero or only "
                 "rounding, so their updates are not compared."
             )
-        if sometimes:
-            yield f"In fewer steps, the same holds for {some(sorted(sometimes))}."
+        if fewer:
+            yield f"In fewer steps, the same holds for {some(sorted(fewer))}."
         if self._drifted:
             yield (
                 "The values of all steps are too large to begin each step with those "

@@ -131,14 +131,13 @@ def _moved(value: np.ndarray, units: int, generator: np.random.Generator) -> np.
     value = np.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
-    signs = np.where(generator.random(value.shape) < 0.5, -1, 1).astype(value.dtype)
-    signs = signs if units > 0 else -signs
-    count = abs(units)
+    is_down = generator.random(value.shape) < 0.5
+    steps = np.where(is_down, -units, units).astype(value.dtype)
     limits: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
-    if count == 1 or count * float(limits.eps) > _LARGEST_STEP:
+    if abs(units) == 1 or abs(units) * float(limits.eps) > _LARGEST_STEP:
         # Of a few bits, one unit is much.
-        moved = np.nextafter(value, signs * np.asarray(np.inf, value.dtype))
+        moved = np.nextafter(value, steps * np.asarray(np.inf, value.dtype))
     else:
-        moved = value + signs * count * np.spacing(np.abs(value))
+        moved = value + steps * np.spacing(np.abs(value))
     # Zeros stay, such as biases and the state of optimizers.
     return np.asarray(np.where(value == 0, value, moved), value.dtype)

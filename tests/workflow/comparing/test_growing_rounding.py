@@ -88,7 +88,7 @@ def test_jumps_of_gradients_are_rounding() -> None:
 
 
 def edges(rewrites: bool, factor: float = 1.0) -> Callable[..., Any]:
-    """A program with ReLUs of which some inputs are zero but for rounding."""
+    """A program in which some inputs of each ReLU are zero, up to rounding."""
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
         del labels, params
