@@ -142,8 +142,9 @@ class TrainingComparison:
             old, new, *copies = (
                 step.gradients[p] for p, step in zip(paths, steps, strict=True)
             )
-            # A jump is not in all of them.
-            if all(relative_difference(old, copy) > _ZERO for copy in copies):
+            # A jump is not in all of them. If only the new gradient is not zero,
+            # rounding is small, relative to that.
+            if all(relative_difference(old, copy, new) > _ZERO for copy in copies):
                 begins_alike = number == 1 or steps[-1].start is not None
                 if begins_alike or pair.new in self._rounded:
                     self._rounded.setdefault(pair.new, set()).add(number)

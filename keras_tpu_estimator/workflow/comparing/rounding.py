@@ -63,28 +63,30 @@ def of_runs(old: Any, new: Any, near: Any, *far: Any) -> Difference:
     # A copy that left the domain of a function says nothing about rounding.
     changes = [
         change if math.isfinite(change) else 0.0
-        for change in (relative_difference(old, copy) for copy in (near, *far))
+        for change in (relative_difference(old, copy, new) for copy in (near, *far))
     ]
     rounding = max(changes[0], sum(changes[1:]) / _MARGIN)
     return Difference(relative_difference(old, new), rounding)
 
 
-def relative_difference(one: np.ndarray, other: np.ndarray) -> float:
+def relative_difference(one: Any, other: Any, *scales: Any) -> float:
     """Returns the largest difference of two arrays, relative to the largest value.
 
-    It is 0 for equal arrays, also where both are NaN, and infinite for other sizes.
+    It is 0 for equal arrays, also where both are NaN, and infinite for other sizes. The
+    largest value may also be in `scales`.
 
     >>> relative_difference(np.array([1.0, 4.0]), np.array([1.0, 2.0]))
     0.5
     """
-    one, other = (np.asarray(a, np.float64).reshape(-1) for a in (one, other))
+    flat = [np.asarray(a, np.float64).reshape(-1) for a in (one, other, *scales)]
+    one, other = flat[:2]
     if one.size != other.size:
         return float("inf")
     is_same = (one == other) | (np.isnan(one) & np.isnan(other))
     if is_same.all():
         return 0.0
     gaps = np.abs(one - other)[~is_same]
-    scale = max(np.max(np.abs(one), initial=0.0), np.max(np.abs(other), initial=0.0))
+    scale = max(np.max(np.abs(a), initial=0.0) for a in flat)
     if not np.isfinite(gaps).all():
         return float("inf")
     return float(np.max(gaps) / max(scale, _TINY))

@@ -166,30 +166,44 @@ def test_rounding_that_leaves_the_domain_of_the_loss() -> None:
     assert [one.step for one in losses] == [1, 2, 3]
 
 
-def normalized(wanted: float) -> Callable[..., Any]:
-    """A program with a bias before a batch normalization, whose gradient is zero."""
+def normalized(added: float = 0.0) -> Callable[..., Any]:
+    """A program with a bias before a batch normalization, whose gradient is zero.
+
+    The gradient with respect to each element of the bias increases by `added`.
+    """
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
         del params
-        x = keras.layers.Dense(8, name="hidden")(features)
+        hidden = keras.layers.Dense(8, name="hidden")
+        x = hidden(features)
         x = keras.layers.BatchNormalization(name="norm")(x, training=True)
         y = keras.layers.Dense(1, name="y")(ops.tanh(x))
-        loss = ops.mean((y - labels - wanted) ** 2)
+        change = hidden.bias - ops.stop_gradient(hidden.bias)
+        loss = ops.mean((y - labels) ** 2) + added * ops.sum(change)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
 
-def test_gradients_that_are_zero_are_named() -> None:
-    def input_fn(params: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        del params
-        generator = np.random.default_rng(0)
-        for _ in range(3):
-            x = generator.normal(size=(32, 4)).astype("float32")
-            yield x, x.sum(axis=1, keepdims=True)
+def sums(params: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields three batches of numbers and their sums."""
+    del params
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        x = generator.normal(size=(32, 4)).astype("float32")
+        yield x, x.sum(axis=1, keepdims=True)
 
-    report = kte.compare(normalized(0.0), normalized(0.0), input_fn, steps=3)
+
+def test_gradient_in_place_of_a_zero_is_found() -> None:
+    report = kte.compare(normalized(), normalized(0.01), sums, steps=3)
+    assert report.finding is not None, str(report)
+    assert report.finding.compared.kind == "gradient"
+    assert report.finding.compared.name == "hidden/bias"
+
+
+def test_gradients_that_are_zero_are_named() -> None:
+    report = kte.compare(normalized(), normalized(), sums, steps=3)
     assert report.is_equal, str(report)
     assert (
         "In 3 steps, the gradients of hidden/bias are zero or only rounding, so their "
